@@ -27,7 +27,7 @@ from stoker.errors import SourceError
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
 from stoker.parquet.decode import ShareOut, one_by_one
-from stoker.parquet.footers import Checked, Footers
+from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.storage.each import for_each
 from stoker.storage.failures import decoding
@@ -212,7 +212,7 @@ class Catalogue:
             },
         )
 
-    def footer(self, file: int) -> Checked:
+    def footer(self, file: int) -> Footer:
         """Return what the footer of a file says, by its number in `files`.
 
         Blocks: on one or two reads of the source where it was not kept.
@@ -220,7 +220,7 @@ class Catalogue:
         Raises:
             SourceError: It cannot be read.
         """
-        return self._footers.check(self.files[file])
+        return self._footers.get(self.files[file])
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
@@ -381,10 +381,10 @@ class Catalogue:
         if known.row_start[i] >= 0:
             return known.start[i : i + 1], known.num_rows[i : i + 1]
         file = self._reader.file_of(i)
-        checked = self._footers.check(file.info)
-        needed = survivors(checked, file, self._cut, self._footers)
+        footer = self._footers.get(file.info)
+        needed = survivors(footer, file, self._cut, self._footers)
         groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
-        return groups, checked.numbers.groups["num_rows"][groups]
+        return groups, footer.numbers.groups["num_rows"][groups]
 
     def place(self, i: int, row: int) -> str:
         """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
@@ -400,7 +400,7 @@ class Catalogue:
         if not file.deleted:
             return np.zeros(0, np.int64)
         rows = np.frombuffer(file.deleted, "<i8")
-        sizes = self._footers.check(file.info).numbers.groups["num_rows"]
+        sizes = self._footers.get(file.info).numbers.groups["num_rows"]
         starts = np.cumsum(sizes) - sizes + max(int(self.survey.row_start[i]), 0)
         found, at = [], 0
         for group, num_rows in zip(*self.group_rows(i), strict=True):

@@ -211,7 +211,6 @@ class _Opening:
         num_threads: int,
         on_count: OnCount | None,
     ) -> Catalogue:
-        footers.load([file.info for file in listed])
         files, schema, partitions = read_layouts(listed, footers, self._storage, table, num_threads=num_threads)
         cut = self._dataset.cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)

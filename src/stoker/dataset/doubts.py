@@ -46,14 +46,14 @@ def check_doubts(reader: RowReader, known: Survey, cut: Cut, footers: Footers, *
     units: list[tuple[int, pa.Schema]] = []
     shared = dict(flat_fields(known.schema))
     for f, file in enumerate(known.files):
-        checked = footers.check(file.info)
-        layout = checked.layout
+        footer = footers.get(file.info)
+        layout = footer.layout
         if id(layout) not in by_layout:  # which keeps it, so that no other one gets its number
             by_layout[id(layout)] = layout, _doubtful(layout, shared, cut.names)
         _, doubtful = by_layout[id(layout)]
         if not doubtful:
             continue
-        in_doubt = _groups_in_doubt(layout, doubtful, footers.bytes_of(file.info), len(checked.numbers.groups))
+        in_doubt = _groups_in_doubt(layout, doubtful, footers.bytes_of(file.info), len(footer.numbers.groups))
         groups = np.array(sorted(in_doubt), np.int64)
         here = np.flatnonzero(known.file == f)
         num_before = np.searchsorted(groups, [known.start[here], known.stop[here]])

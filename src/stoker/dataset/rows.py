@@ -165,7 +165,7 @@ class RowReader:
         file = self.file_of(i)
         unit = self.unit(i)
         footer = self._footers.get(file.info)
-        leaves = footer.checked.layout.leaves(want.names)
+        leaves = footer.layout.leaves(want.names)
         if not leaves:
             for j in unit:
                 table = _rows_without_columns(int(self._known.num_rows[j]))
@@ -190,7 +190,7 @@ class RowReader:
         on_fetched: Callable[[], object] | None,
     ) -> pa.Table:
         where = str(self.fragments[i])
-        needed = survivors(footer.checked, file, self._cut, self._footers)
+        needed = survivors(footer, file, self._cut, self._footers)
         groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
         spans = self._spans(footer, groups, leaves, file.info)
         watch = Stopwatch()
@@ -206,7 +206,7 @@ class RowReader:
                 numbers=groups,
                 spans=spans,
                 part_rows=[int(self._known.num_rows[i])],
-                coded=footer.checked.layout.stored_names(want.coded),
+                coded=footer.layout.stored_names(want.coded),
                 where=where,
                 url=file.info.url,
             )
@@ -216,7 +216,7 @@ class RowReader:
                 # After reading: what was read is then from the version that was listed, or it is not handed over; and
                 # where it could not be decoded, another version is the reason to tell.
                 check_unchanged(file.info, self._storage)
-        table = self._finished(footer.checked.layout.named(table), file, want, where=where)
+        table = self._finished(footer.layout.named(table), file, want, where=where)
         watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=want.sizes.of(table))
         return table
 
@@ -265,7 +265,7 @@ class RowReader:
                 numbers=[group],
                 spans=spans,
                 part_rows=[int(self._known.num_rows[j]) for j in unit],
-                coded=footer.checked.layout.stored_names(want.coded),
+                coded=footer.layout.stored_names(want.coded),
                 where=where,
                 url=file.info.url,
             )
@@ -275,7 +275,7 @@ class RowReader:
                 table = next(parts, None)
                 if table is None:
                     raise SourceCorruptError(f"{where} ends before its last part", url=file.info.url)
-                table = self._finished(footer.checked.layout.named(table), file, want, where=str(self.fragments[j]))
+                table = self._finished(footer.layout.named(table), file, want, where=str(self.fragments[j]))
                 watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=want.sizes.of(table))
                 reported = stream.num_bytes
                 # What was read so far is from the version that was listed, or it is not handed over.
@@ -290,14 +290,14 @@ class RowReader:
         footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo
     ) -> list[dict[int, ByteRange]]:
         """Return where the column chunks of some leaves lie, of each row group."""
-        checked, found = footer.checked, []
+        found = []
         for g in groups:
 
             def name(i: int, g: int = g) -> str:
-                return f"{info.url} row group {g}: column {checked.layout.paths[leaves[i]]}"
+                return f"{info.url} row group {g}: column {footer.layout.paths[leaves[i]]}"
 
             chunks = column_chunks(
-                checked.numbers.chunks[g, leaves], size_bytes=info.size_bytes, name=name, url=info.url
+                footer.numbers.chunks[g, leaves], size_bytes=info.size_bytes, name=name, url=info.url
             )
             found.append(dict(zip(leaves, chunks, strict=True)))
         return found

@@ -25,7 +25,7 @@ from stoker.dataset.tables.table import LakeTable, check_layout, check_values
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
 from stoker.parquet.decoded import row_group_bytes
-from stoker.parquet.footers import Checked, Footers
+from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, choose_columns, flat_fields
 from stoker.parquet.unify import unify
 from stoker.storage.each import for_each
@@ -95,7 +95,7 @@ def read_layouts(
     def work(i: int) -> None:
         if files[i].info.version == NOT_LISTED:
             files[i] = replace(files[i], info=storage.stat(files[i].info.url))
-        layouts[i] = footers.check(files[i].info).layout
+        layouts[i] = footers.get(files[i].info).layout
 
     work(0)
     for_each(len(files), work, num_threads=num_threads)
@@ -196,12 +196,12 @@ def make_cut(
     )
 
 
-def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
+def survivors(footer: Footer, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
-    groups = frozenset(range(len(checked.numbers.groups)))
-    if cut.prunable is None or checked.layout.members is not None:  # the filter's names are not the footer's
+    groups = frozenset(range(len(footer.numbers.groups)))
+    if cut.prunable is None or footer.layout.members is not None:  # the filter's names are not the footer's
         return groups
-    if file.partition not in checked.survivors:
+    if file.partition not in footer.survivors:
         try:
             found = surviving_row_groups(
                 footers.bytes_of(file.info),
@@ -213,8 +213,8 @@ def survivors(checked: Checked, file: Listed, cut: Cut, footers: Footers) -> fro
             # Statistics that pyarrow cannot use prove nothing: every row group is read and filtered.
             _log.debug("no pruning of %s: %s", file.info.url, error)
             found = set(groups)
-        checked.survivors[file.partition] = frozenset(found) & groups
-    return checked.survivors[file.partition]
+        footer.survivors[file.partition] = frozenset(found) & groups
+    return footer.survivors[file.partition]
 
 
 def _cut_file(
@@ -225,9 +225,9 @@ def _cut_file(
     Raises:
         SourceError: The footer contradicts itself, or the file cannot be read.
     """
-    checked = footers.check(file.info)
-    layout, numbers, url = checked.layout, checked.numbers, file.info.url
-    needed = survivors(checked, file, cut, footers)
+    footer = footers.get(file.info)
+    layout, numbers, url = footer.layout, footer.numbers, file.info.url
+    needed = survivors(footer, file, cut, footers)
     read = partial(footers.read, file.info)  # where the footer does not tell how large rows are
     sizes = row_group_bytes(
         layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
@@ -319,7 +319,7 @@ def survey(
     start, stop, row_start, row_stop, num_rows = columns
     return Survey(
         files=tuple(files),
-        footers=tuple(footers.check(file.info).digest for file in files),
+        footers=tuple(footers.get(file.info).digest for file in files),
         schema=schema,
         partitions=cut.partitions,
         file=np.array([i for i, _ in pieces], np.int64),

@@ -85,7 +85,7 @@ class RowGroups:
             SourceError: The bytes are not what the footer says.
             FieldError: INT96 timestamps would wrap around.
         """
-        layout = self.footer.checked.layout
+        layout = self.footer.layout
         with self._decoding():
             shares = [_Share(self, leaves) for leaves in self._shares()]
         in_seconds: Iterator[pa.Table] | None = None
@@ -117,7 +117,7 @@ class RowGroups:
         spans = self.spans[0]
         if len(self.part_rows) == 1:
             return [list(spans)]
-        paths = self.footer.checked.layout.paths
+        paths = self.footer.layout.paths
         share_bytes = sum(stop - start for start, stop in spans.values()) / _MOST_SHARES
         shares: list[list[int]] = []
         have = share_bytes
@@ -132,7 +132,7 @@ class RowGroups:
 
     def by_native(self, leaves: Collection[int]) -> list[NativeColumns]:
         """Return what decodes those of some leaves that the native decoder knows, for each row group."""
-        layout, numbers = self.footer.checked.layout, self.footer.checked.numbers
+        layout, numbers = self.footer.layout, self.footer.numbers
         return [
             NativeColumns(
                 self.ranges,
@@ -203,7 +203,7 @@ class RowGroups:
 
     def _check_num_entries(self, found: npt.NDArray[np.int64], paths: Sequence[str], groups: Sequence[int]) -> None:
         """Raise where lists hold more rows than their footer says: pyarrow stops behind those, and says nothing."""
-        layout, numbers = self.footer.checked.layout, self.footer.checked.numbers
+        layout, numbers = self.footer.layout, self.footer.numbers
         places = {path: leaf for leaf, path in enumerate(layout.paths)}
         promised = numbers.chunks[groups]["num_values"][:, [places[path] for path in paths]].sum(axis=0)
         for i in np.flatnonzero(found != promised).tolist():
@@ -222,7 +222,7 @@ class RowGroups:
                         piece.validate()
                         num_rows += piece.num_rows
                         entries += _num_entries(piece)
-                    check_num_rows(num_rows, int(self.footer.checked.numbers.groups["num_rows"][group]))
+                    check_num_rows(num_rows, int(self.footer.numbers.groups["num_rows"][group]))
                     self._check_num_entries(entries, [path], [group])
             except SourceError as error:
                 return error
@@ -260,7 +260,7 @@ class _Share:
 
     def next(self, num_rows: int) -> _Rows:
         """Return the next part."""
-        rows_of = self._groups.footer.checked.numbers.groups["num_rows"]
+        rows_of = self._groups.footer.numbers.groups["num_rows"]
         is_one = len(self._native) == 1
         found = [
             native.take(num_rows if is_one else int(rows_of[group]))
@@ -268,7 +268,7 @@ class _Share:
         ]
         known = {leaf.number for leaf in found[0]}.intersection(*({leaf.number for leaf in rows} for rows in found[1:]))
         if lost := [leaf for leaf in self._leaves if leaf not in known]:
-            paths = [self._groups.footer.checked.layout.paths[leaf] for leaf in lost]
+            paths = [self._groups.footer.layout.paths[leaf] for leaf in lost]
             self._arrow.append(itertools.islice(self._groups.by_arrow(paths), self._num_parts, None))
             self.paths_by_arrow += paths
             self._leaves = [leaf for leaf in self._leaves if leaf in known]

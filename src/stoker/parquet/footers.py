@@ -10,8 +10,9 @@ import logging
 import mmap
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
+from stoker.arrow import array_of, strings_of
 from stoker.errors import SourceError
 from stoker.parquet.footer_numbers import Numbers, read_numbers
 from stoker.parquet.naming import named
@@ -41,7 +43,7 @@ _MEMORY_BYTES = 256 << 20
 # Numbers of footers that stay behind opening: read again, they take pyarrow some microseconds for each column chunk.
 _NUMBERS_BYTES = 32 << 20
 # Parsed footers that stay: threads work on neighbouring fragments, which share few files.
-_MAX_PARSED = 32
+_NUM_PARSED = 32
 _BATCH_FILES = 1024
 # One footer takes lz4 2 us and zstd 50 us, most of them to set up, for a quarter of the size.
 _CODEC = "lz4"
@@ -59,41 +61,23 @@ _KEPT = pa.schema(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """What planning needs of a footer.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Footer:
+    """What planning and decoding need of a footer.
 
     Attributes:
         layout: How the file lays out its columns.
         numbers: Sizes, places and counts, checked.
         digest: Hash of the footer.
         survivors: Partition of the file -> row groups that pass the filter; filled in by whoever asks.
+        parse: Returns what pyarrow reads from it; `metadata` without the call.
     """
 
     layout: Layout
     numbers: Numbers
     digest: str
+    parse: Callable[[], pq.FileMetaData]
     survivors: dict[object, frozenset[int]] = field(default_factory=dict)
-
-
-class Footer:
-    """What decoding needs of a footer.
-
-    Args:
-        checked: What planning needs of it.
-        parse: Has pyarrow read it.
-        metadata: What pyarrow read from it, if it did already.
-
-    Attributes:
-        checked: As given.
-    """
-
-    def __init__(
-        self, checked: Checked, parse: Callable[[], pq.FileMetaData], metadata: pq.FileMetaData | None = None
-    ) -> None:
-        self.checked = checked
-        self._parse = parse
-        self._metadata = metadata
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -102,9 +86,12 @@ class Footer:
         Raises:
             SourceError: It is corrupt, or cannot be had any more.
         """
-        if self._metadata is None:
-            self._metadata = self._parse()
-        return self._metadata
+        return self.parse()
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory, but for what files share."""
+        return self.numbers.chunks.nbytes + self.numbers.groups.nbytes
 
 
 def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
@@ -176,17 +163,17 @@ class Footers:
         self._table = table
         self._refresh = refresh
         self._lock = threading.Lock()
-        self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}
+        self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}  # read, and compressed
         self._packed_bytes = 0
-        self._checked: dict[ObjectInfo, Checked] = {}
-        self._checked_bytes = 0
-        self._parsed: OrderedDict[ObjectInfo, Footer] = OrderedDict()
+        self._kept: Mapping[ObjectInfo, tuple[pa.Array, int, int]] | None = None
+        self._footers: OrderedDict[ObjectInfo, Footer] = OrderedDict()
+        self._footer_bytes = 0
+        self._most_bytes = _MEMORY_BYTES
+        self._parsed: OrderedDict[ObjectInfo, pq.FileMetaData] = OrderedDict()
         self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
-        self._index: dict[ObjectInfo, tuple[int, int]] | None = None
-        self._file: ipc.RecordBatchFileReader | None = None
 
     def get(self, info: ObjectInfo) -> Footer:
-        """Return the footer of one file, for decoding.
+        """Return the footer of one file.
 
         Blocks: on one or two reads of the source where it was not kept.
 
@@ -194,43 +181,39 @@ class Footers:
             SourceError: It cannot be read, or is corrupt.
         """
         with self._lock:
-            found = self._parsed.get(info)
+            found = self._footers.get(info)
             if found is not None:
-                self._parsed.move_to_end(info)
+                self._footers.move_to_end(info)
                 return found
-            checked = self._checked.get(info)
-        metadata = None
-        if checked is None:
-            buffer = self.bytes_of(info)
-            metadata = parse_footer(buffer, info.url)
-            checked = self._check(buffer, metadata, info.url)
-        footer = Footer(checked, lambda: parse_footer(self.bytes_of(info), info.url), metadata)
+        buffer = self.bytes_of(info)
+        metadata = parse_footer(buffer, info.url)
+        with decoding(info.url, where=f"the schema of {info.url}"):
+            layout = self._layout(metadata)
+        numbers = read_numbers(buffer, metadata, layout, url=info.url)
+        digest = hashlib.blake2b(buffer, digest_size=16).hexdigest()
+        made = Footer(layout=layout, numbers=numbers, digest=digest, parse=partial(self._metadata, info))
         with self._lock:
-            footer = self._parsed.setdefault(info, footer)
-            while len(self._parsed) > _MAX_PARSED:
-                self._parsed.popitem(last=False)
+            footer = self._footers.setdefault(info, made)
+            self._footer_bytes += footer.num_bytes if footer is made else 0
+            self._drop_oldest()
         return footer
 
-    def check(self, info: ObjectInfo) -> Checked:
-        """Return what planning needs of one file's footer.
+    def _drop_oldest(self) -> None:
+        while self._footer_bytes > self._most_bytes and len(self._footers) > _NUM_PARSED:
+            _, gone = self._footers.popitem(last=False)
+            self._footer_bytes -= gone.num_bytes
 
-        Blocks: on one or two reads of the source where it was not kept.
-
-        Raises:
-            SourceError: It cannot be read, or is corrupt.
-        """
+    def _metadata(self, info: ObjectInfo) -> pq.FileMetaData:
+        """Return what pyarrow reads from a footer; those of the last files stay."""
         with self._lock:
-            checked = self._checked.get(info)
-        if checked is not None:
-            return checked
-        buffer = self.bytes_of(info)
-        checked = self._check(buffer, parse_footer(buffer, info.url), info.url)
-        num_bytes = checked.numbers.chunks.nbytes + checked.numbers.groups.nbytes
+            found = self._parsed.pop(info, None)
+        if found is None:
+            found = parse_footer(self.bytes_of(info), info.url)
         with self._lock:
-            if self._checked_bytes + num_bytes <= _MEMORY_BYTES:
-                checked = self._checked.setdefault(info, checked)
-                self._checked_bytes += num_bytes
-        return checked
+            self._parsed[info] = found
+            if len(self._parsed) > _NUM_PARSED:
+                self._parsed.popitem(last=False)
+        return found
 
     def read(self, info: ObjectInfo, offset: int, num_bytes: int) -> bytes:
         """Return some bytes of a file beside its footer; fewer where it ends.
@@ -243,36 +226,11 @@ class Footers:
         num_bytes = min(num_bytes, info.size_bytes - offset)
         return bytes(memoryview(self._storage.read(info.url, offset, num_bytes)).cast("B")) if num_bytes > 0 else b""
 
-    def load(self, infos: Collection[ObjectInfo]) -> None:
-        """Read what is kept of `infos` in one go: opening needs all of it, and one by one it takes 0.5 ms each."""
-        if self._path is None or self._refresh or not self._path.exists() or self._path.stat().st_size > _MEMORY_BYTES:
-            return
-        wanted = set(infos)
-        try:
-            batches = ipc.open_file(pa.BufferReader(self._path.read_bytes()))
-            for b in range(batches.num_record_batches):
-                batch = batches.get_batch(b)
-                names = (batch[name].to_pylist() for name in ("url", "size_bytes", "version", "footer_bytes"))
-                for footer, url, size, version, num_bytes in zip(batch["footer"], *names, strict=True):
-                    info = ObjectInfo(url=name_of(url), size_bytes=size, version=version)
-                    if info in wanted:
-                        self._packed[info] = (footer.as_buffer(), num_bytes)
-        except (OSError, pa.ArrowInvalid, KeyError) as error:
-            _log.warning("the kept footers in %s cannot be read (%s): they are read again", self._path, error)
-
     def forget(self) -> None:
         """Free what opening needs most of, where it is much."""
         with self._lock:
-            if self._checked_bytes > _NUMBERS_BYTES:
-                self._checked.clear()
-                self._checked_bytes = 0
-
-    def _check(self, buffer: pa.Buffer, metadata: pq.FileMetaData, url: str) -> Checked:
-        with decoding(url, where=f"the schema of {url}"):
-            layout = self._layout(metadata)
-        numbers = read_numbers(buffer, metadata, layout, url=url)
-        digest = hashlib.blake2b(buffer, digest_size=16).hexdigest()
-        return Checked(layout=layout, numbers=numbers, digest=digest)
+            self._most_bytes = _NUMBERS_BYTES
+            self._drop_oldest()
 
     def _layout(self, metadata: pq.FileMetaData) -> Layout:
         arrow = (metadata.metadata or {}).get(b"ARROW:schema", b"")
@@ -292,7 +250,7 @@ class Footers:
 
     def bytes_of(self, info: ObjectInfo) -> pa.Buffer:
         """Return the footer of one file, unparsed."""
-        packed = self._packed.get(info) or self._kept(info)
+        packed = self._find(info)
         if packed is not None and 0 < packed[1] <= info.size_bytes:
             room = np.empty(packed[1], np.uint8)
             if _is_inflated(packed[0], room):
@@ -306,41 +264,17 @@ class Footers:
                 self._packed_bytes += packed[0].size
         return buffer
 
-    def _kept(self, info: ObjectInfo) -> tuple[pa.Buffer, int] | None:
-        if self._path is None or self._refresh:
-            return None
+    def _find(self, info: ObjectInfo) -> tuple[pa.Buffer, int] | None:
+        """Return a footer that was read or kept, compressed, and how large it is."""
         with self._lock:
-            if self._index is None:
-                self._file, self._index = self._read_index(self._path)
-            place = self._index.get(info)
-            file = self._file
-        if place is None or file is None:
-            return None
-        # What another process has put in its place since leaves this file as it is, for whoever has it mapped.
-        batch, row = file.get_batch(place[0]), place[1]
-        packed = pa.py_buffer(batch["footer"][row].as_buffer().to_pybytes())
-        return packed, batch["footer_bytes"][row].as_py()
-
-    @staticmethod
-    def _read_index(path: Path) -> tuple[ipc.RecordBatchFileReader | None, dict[ObjectInfo, tuple[int, int]]]:
-        """Return the kept footers, mapped, and where each of them lies."""
-        index: dict[ObjectInfo, tuple[int, int]] = {}
-        try:
-            # Not pyarrow's own map: it takes paths in UTF-8 alone.
-            with open_small(path) as kept:
-                file = ipc.open_file(pa.py_buffer(mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)))
-            for b in range(file.num_record_batches):
-                batch = file.get_batch(b)
-                columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version"))
-                _ = batch["footer"], batch["footer_bytes"]
-                for row, (url, size, version) in enumerate(zip(*columns, strict=True)):
-                    index[ObjectInfo(url=name_of(url), size_bytes=size, version=version)] = (b, row)
-        except FileNotFoundError:
-            return None, {}
-        except (OSError, ValueError, KeyError) as error:
-            _log.warning("the kept footers in %s cannot be read (%s): they are read from the source again", path, error)
-            return None, {}
-        return file, index
+            if info in self._packed:
+                return self._packed[info]
+            if self._kept is None:
+                self._kept = {} if self._path is None or self._refresh else _read_kept(self._path)
+            if info not in self._kept:
+                return None
+            footers, row, num_bytes = self._kept[info]
+        return footers[row].as_buffer(), num_bytes
 
     def keep(self, infos: Sequence[ObjectInfo]) -> None:
         """Write the footers of `infos` to the kept file, in place of what it held, and free their memory."""
@@ -351,27 +285,43 @@ class Footers:
             with ipc.new_file(sink, _KEPT) as writer:
                 for start in range(0, len(infos), _BATCH_FILES):
                     some = infos[start : start + _BATCH_FILES]
-                    packed = [self._packed.get(info) or self._kept(info) for info in some]
-                    rows = [(info, p) for info, p in zip(some, packed, strict=True) if p is not None]
-                    writer.write_batch(
-                        pa.record_batch(
-                            [
-                                pa.array([name_bytes(info.url) for info, _ in rows], pa.binary()),
-                                pa.array([info.size_bytes for info, _ in rows], pa.int64()),
-                                pa.array([info.version for info, _ in rows], pa.string()),
-                                pa.array([footer.to_pybytes() for _, (footer, _) in rows], pa.large_binary()),
-                                pa.array([size for _, (_, size) in rows], pa.int64()),
-                            ],
-                            schema=_KEPT,
-                        )
-                    )
+                    rows = [(info, *packed) for info in some if (packed := self._find(info)) is not None]
+                    columns = [
+                        strings_of([name_bytes(info.url) for info, _, _ in rows], pa.binary()),
+                        array_of(np.array([info.size_bytes for info, _, _ in rows], np.int64)),
+                        strings_of([info.version.encode() for info, _, _ in rows], pa.string()),
+                        strings_of([footer.to_pybytes() for _, footer, _ in rows], pa.large_binary()),
+                        array_of(np.array([size for _, _, size in rows], np.int64)),
+                    ]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_KEPT))
 
         if write_aside(self._path, write):
             with self._lock:
                 self._packed.clear()
                 self._packed_bytes = 0
-                self._index = self._file = None
+                self._kept = None
                 self._refresh = False
+
+
+def _read_kept(path: Path) -> dict[ObjectInfo, tuple[pa.Array, int, int]]:
+    """Return where each kept footer lies, in arrays that are mapped: another file in their place changes nothing."""
+    found: dict[ObjectInfo, tuple[pa.Array, int, int]] = {}
+    try:
+        # Not pyarrow's own map: it takes paths in UTF-8 alone.
+        with open_small(path) as kept:
+            file = ipc.open_file(pa.py_buffer(mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)))
+        for b in range(file.num_record_batches):
+            batch = file.get_batch(b)
+            columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version", "footer_bytes"))
+            for row, (url, size, version, num_bytes) in enumerate(zip(*columns, strict=True)):
+                info = ObjectInfo(url=name_of(url), size_bytes=size, version=version)
+                found[info] = (batch["footer"], row, num_bytes)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError) as error:
+        _log.warning("the kept footers in %s cannot be read (%s): they are read from the source again", path, error)
+        return {}
+    return found
 
 
 def _is_inflated(packed: pa.Buffer, room: npt.NDArray[np.uint8]) -> bool:

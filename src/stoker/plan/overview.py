@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.dataset.catalogue import Catalogue
-from stoker.parquet.footers import Checked
+from stoker.parquet.footers import Footer
 from stoker.storage.each import for_each
 
 # In front of each value where strings lie plainly in a page.
@@ -71,15 +71,15 @@ def overview(catalogue: Catalogue, *, num_threads: int = 8) -> SourceOverview:
     sums = np.zeros((len(catalogue.files), len(long), 2))
 
     def work(i: int) -> None:
-        checked = catalogue.footer(i)
-        rows, num_bytes = checked.numbers.groups["num_rows"], checked.numbers.groups["total_bytes"]
+        footer = catalogue.footer(i)
+        rows, num_bytes = footer.numbers.groups["num_rows"], footer.numbers.groups["total_bytes"]
         groups[i] = np.stack([rows, num_bytes], axis=1)
         for k, (name, is_text) in enumerate(long.items()):
             value = dict(catalogue.listed[i].partition).get(name)
             if value is not None:
                 sums[i, k] = len(value.encode("utf-8", "surrogateescape")) * rows.sum(), rows.sum()
-            for leaf in checked.layout.leaves_of(name):
-                values = _num_values(checked, leaf, is_text=is_text)
+            for leaf in footer.layout.leaves_of(name):
+                values = _num_values(footer, leaf, is_text=is_text)
                 sums[i, k] += values[values >= 0].sum(), rows[values >= 0].sum()
 
     for_each(len(groups), work, num_threads=num_threads)
@@ -100,9 +100,9 @@ def overview(catalogue: Catalogue, *, num_threads: int = 8) -> SourceOverview:
     )
 
 
-def _num_values(checked: Checked, leaf: int, *, is_text: bool) -> npt.NDArray[np.float64]:
+def _num_values(footer: Footer, leaf: int, *, is_text: bool) -> npt.NDArray[np.float64]:
     """Return about how many innermost values a leaf has in each row group, bytes of text; -1 where nobody knows."""
-    chunks = checked.numbers.chunks[:, leaf]
+    chunks = footer.numbers.chunks[:, leaf]
     values = chunks["num_values"].astype(np.float64)
     if not is_text:
         return values

@@ -31,14 +31,6 @@ def test_numbers_of_footers_stay_for_whoever_builds(folder, monkeypatch):
     assert sum(table.num_rows for i in range(len(catalogue)) for _, table in catalogue.read(i)) == 500
 
 
-def test_many_numbers_go_and_are_read_again(folder, monkeypatch):
-    monkeypatch.setattr(footers, "_NUMBERS_BYTES", 0)
-    catalogue = Dataset(folder).open()
-    assert not catalogue._footers._checked
-    assert sum(table.num_rows for i in range(len(catalogue)) for _, table in catalogue.read(i)) == 500
-    assert not catalogue._footers._checked
-
-
 @pytest.mark.skipif(not _native.can_decompress(6), reason="there is no zstd on this system")
 def test_pyarrow_reads_no_footer_again_of_which_our_loops_decode_all(tmp_path, monkeypatch):
     pq.write_table(pa.table({"id": range(500), "x": [0.5] * 500}), tmp_path / "a.parquet", compression="zstd")
