@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +23,7 @@ from stoker.dataset.rows import Origin, RowReader
 from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceError
+from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
 from stoker.parquet.decode import ShareOut, one_by_one
@@ -99,9 +99,9 @@ class Catalogue:
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
         self.schema = cut.columns
         self.fragments: Sequence[Fragment] = self._reader.fragments
-        self.num_rows: npt.NDArray[np.int64] = known.num_rows
-        self.num_samples: npt.NDArray[np.int64] = known.num_samples
-        self.null_counts: Mapping[str, npt.NDArray[np.int64]] = known.null_counts
+        self.num_rows: Int64 = known.num_rows
+        self.num_samples: Int64 = known.num_samples
+        self.null_counts: Mapping[str, Int64] = known.null_counts
         self.survey = known
         self._cut = cut
         self._origin = origin
@@ -120,7 +120,7 @@ class Catalogue:
         return not self._origin.is_local
 
     @property
-    def file_of_chunk(self) -> npt.NDArray[np.int64]:
+    def file_of_chunk(self) -> Int64:
         """Number of the file of each fragment. int64, shape [K]."""
         return self.survey.file
 
@@ -294,7 +294,7 @@ class Catalogue:
         """
         check_doubts(self._reader, self.survey, self._cut, self._footers, num_threads=num_threads)
 
-    def count(self, *, num_threads: int) -> npt.NDArray[np.int64]:
+    def count(self, *, num_threads: int) -> Int64:
         """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
 
         Raises:
@@ -338,7 +338,7 @@ class Catalogue:
     def read_every(
         self,
         columns: pa.Schema,
-        take: Callable[[int, pa.Table, npt.NDArray[np.int64] | None], object],
+        take: Callable[[int, pa.Table, Int64 | None], object],
         *,
         num_threads: int,
         on_progress: OnCount | None = None,
@@ -375,41 +375,43 @@ class Catalogue:
 
         self._each_unit(work, num_threads)
 
-    def group_rows(self, i: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the row groups that fragment i is read from, and the rows that each gives it. Shape [G] each."""
+    @property
+    def passes_all(self) -> bool:
+        """Whether every row of every file is delivered: no filter, and none is deleted."""
+        return self._cut.expression is None and not any(file.deleted for file in self.listed)
+
+    def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
+        """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
         known = self.survey
         if known.row_start[i] >= 0:
-            return known.start[i : i + 1], known.num_rows[i : i + 1]
+            return known.start[i : i + 1], known.row_start[i : i + 1], known.num_rows[i : i + 1]
         file = self._reader.file_of(i)
         footer = self._footers.get(file.info)
         needed = survivors(footer, file, self._cut, self._footers)
         groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
-        return groups, footer.numbers.groups["num_rows"][groups]
+        return groups, np.zeros_like(groups), footer.numbers.groups["num_rows"][groups]
 
     def place(self, i: int, row: int) -> str:
         """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
-        groups, sizes = self.group_rows(i)
+        groups, first, sizes = self.group_rows(i)
         starts = np.cumsum(sizes) - sizes
         g = int(np.searchsorted(starts, row, side="right")) - 1
-        row += max(int(self.survey.row_start[i]), 0) - int(starts[g])
-        return f"{self.fragments[i].url} row group {groups[g]}, row {row}"
+        return f"{self.fragments[i].url} row group {groups[g]}, row {row - starts[g] + first[g]}"
 
-    def deleted(self, i: int) -> npt.NDArray[np.int64]:
+    def deleted(self, i: int) -> Int64:
         """Return the rows of fragment i that its table has no more, counted within it, ascending."""
         file = self._reader.file_of(i)
         if not file.deleted:
             return np.zeros(0, np.int64)
         rows = np.frombuffer(file.deleted, "<i8")
-        sizes = self._footers.get(file.info).numbers.groups["num_rows"]
-        starts = np.cumsum(sizes) - sizes + max(int(self.survey.row_start[i]), 0)
-        found, at = [], 0
-        for group, num_rows in zip(*self.group_rows(i), strict=True):
-            low, high = np.searchsorted(rows, [starts[group], starts[group] + num_rows])
-            found.append(rows[low:high] - starts[group] + at)
-            at += num_rows
-        return np.concatenate(found)
+        group_starts = offsets_of(self._footers.get(file.info).numbers.groups["num_rows"])
+        groups, first, sizes = self.group_rows(i)
+        starts = group_starts[groups] + first
+        low, high = np.searchsorted(rows, starts), np.searchsorted(rows, starts + sizes)
+        shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), high - low)
+        return np.asarray(rows[ranges(low, offsets_of(high - low))] - shifts)
 
-    def kept(self, i: int) -> npt.NDArray[np.int64] | None:
+    def kept(self, i: int) -> Int64 | None:
         """Return the other rows of fragment i; None where none is deleted."""
         deleted = self.deleted(i)
         return np.delete(np.arange(int(self.num_rows[i])), deleted) if len(deleted) else None

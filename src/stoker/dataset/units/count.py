@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from stoker._native import best_fit as fit_into
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
-from stoker.dataset.runs import Runs, comparable
+from stoker.dataset.runs import Runs, comparable, find_runs
 from stoker.dataset.units.index import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
-from stoker.dataset.units.runs import find_runs, num_reappearing
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64
 from stoker.hashing import fingerprint
@@ -82,7 +81,7 @@ def _count(unit: SamplingUnit, catalogue: Catalogue, num_threads: int, on_progre
             index = count_windows(unit, row_starts, None if runs is None else runs.begins)
             if runs is None or not unit.keys or unit.max_gap is not None:  # a gap begins a run of the same key
                 return index
-            return replace(index, numbers={**index.numbers, "num_reappearing": num_reappearing(runs, row_starts)})
+            return replace(index, numbers={**index.numbers, "num_reappearing": runs.num_reappearing(row_starts)})
         assert runs is not None
         return _count_groups(runs, row_starts)
     if isinstance(unit, Weighted):
@@ -113,7 +112,7 @@ def _count_groups(runs: Runs, row_starts: Int64) -> Index:
     return Index(
         row_starts=row_starts,
         arrays={"unit_starts": unit_starts, "starts": np.append(starts, row_starts[-1])},
-        numbers={"num_cut": num_cut, "num_reappearing": num_reappearing(runs, row_starts)},
+        numbers={"num_cut": num_cut, "num_reappearing": runs.num_reappearing(row_starts)},
     )
 
 
