@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
 from stoker.sampling import Order, Position, RankShare, Steps
+from stoker.sampling.epoch import WindowPositions
 from stoker.sampling.steps import samples_of
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
@@ -68,9 +69,10 @@ def test_the_lanes_together_hold_every_sample_once_and_no_empty_chunk(order, epo
         assert np.array_equal(order.lane_of(chunk, row), np.full(positions.size, lane.lane))
         for window in range(lane.num_windows):
             inside = positions[lane.window_starts[window] : lane.window_starts[window + 1]]
-            slot, slot_row = lane.locate_in_window(window, inside)
+            where = WindowPositions([(inside[0], inside[-1] + 1)], lane.tables(window))
+            slot = where.slot
             assert np.array_equal(lane.window_chunks(window)[slot], chunk[inside])
-            assert np.array_equal(slot_row, row[inside])
+            assert np.array_equal(where.row, row[inside])
             assert set(slot.tolist()) == set(range(lane.window_chunks(window).size))
             first, last = lane.window_rows(window)
             assert ((first[slot] <= row[inside]) & (row[inside] < last[slot])).all()

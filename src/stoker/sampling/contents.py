@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,32 @@ _LAYOUT_BITS = 8 * _LAYOUT_BYTES
 MAX_FILES = 100_000
 # Names of files that a message shows.
 _NUM_SHOWN = 3
+
+Kinds: TypeAlias = Mapping[str, tuple[type, ...]]
+_KINDS: Kinds = {
+    "fingerprint": (str,),
+    "filter": (str, type(None)),
+    "draws": (str, type(None)),
+    "num_files": (int,),
+    "num_samples": (int,),
+    "files": (str, type(None)),
+    "segments": (str, type(None)),
+    "segment_sizes": (list, tuple),
+}
+
+
+def checked_values(data: object, kinds: Kinds, what: str) -> Mapping[str, Any]:
+    """Return what a state holds of something, if it has these names and values of these types; a bool is no number.
+
+    Raises:
+        ValueError: It has others.
+    """
+    if not isinstance(data, Mapping) or data.keys() != kinds.keys():
+        raise ValueError(f"{what} is told by {', '.join(kinds)}")
+    for name, kind in sorted(kinds.items()):
+        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind):
+            raise ValueError(f"{name} of {what} is {data[name]!r}")
+    return data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +94,11 @@ class Contents:
         Raises:
             ValueError: It was written by something else.
         """
-        kinds: dict[str, tuple[type, ...]] = {
-            "fingerprint": (str,),
-            "filter": (str, type(None)),
-            "draws": (str, type(None)),
-            "num_files": (int,),
-            "num_samples": (int,),
-            "files": (str, type(None)),
-            "segments": (str, type(None)),
-            "segment_sizes": (list, tuple),
-        }
-        if not isinstance(data, Mapping) or data.keys() != kinds.keys():
-            raise ValueError(f"a data set is told by {', '.join(kinds)}")
-        if wrong := of_wrong_type(data, kinds):
-            raise ValueError(f"{wrong[0]} of a data set is {data[wrong[0]]!r}")
-        found = cls(**{**data, "segment_sizes": tuple(data["segment_sizes"])})
+        values = checked_values(data, _KINDS, "a data set")
+        found = cls(**{**values, "segment_sizes": tuple(values["segment_sizes"])})
         if not all(type(size) is int and size >= 0 for size in found.segment_sizes):
-            raise ValueError(f"segment_sizes of a data set is {data['segment_sizes']!r}")
-        num_files = found.num_files if found.files is None else len(entries_of(found.files))
+            raise ValueError(f"segment_sizes of a data set is {values['segment_sizes']!r}")
+        num_files = found.num_files if found.files is None else len(_entries_of(found.files))
         last = int(found.file_segments.max(initial=0)) + 1
         is_sound = num_files == found.num_files == len(found.file_segments)
         if not is_sound or (found.segments is None) != (not found.segment_sizes) or last != len(found.sizes):
@@ -117,9 +131,9 @@ class Contents:
         Raises:
             ValueError: There are more segments than a byte can number.
         """
-        known, numbers = before.file_segments, np.zeros(len(place), np.int64)
-        numbers[place >= 0] = known[place[place >= 0]]
-        numbers[place < 0] = int(known.max(initial=0)) + 1 if len(known) else 0
+        known = before.file_segments
+        number = int(known.max(initial=0)) + 1 if len(known) else 0
+        numbers = np.append(known.astype(np.int64), number)[place]  # -1 is the last one
         if numbers.max(initial=0) > np.iinfo(np.uint8).max:
             raise ValueError("files were added to this epoch 255 times already")
         if not numbers.any():
@@ -146,9 +160,9 @@ class OpenFiles:
     @cached_property
     def entries(self) -> UInt64:
         """What stands for each file. Shape [F]."""
-        return self._entries(self.names, self.layouts)
+        return _entries(self.names, self.layouts)
 
-    def entries_below(self) -> Iterator[tuple[Int64, UInt64]]:
+    def entries_below(self) -> Iterator[tuple[Sequence[int], UInt64]]:
         """Yield which files lie below some other root, and their entries with names as they are below that one.
 
         Folders that the data set was, before it was made of several of them, or of a part of one.
@@ -156,7 +170,7 @@ class OpenFiles:
         parts = self.root.rstrip("/").split("/")
         for i in reversed(range(len(parts))):
             above = "/".join(parts[i:]) + "/"
-            yield np.arange(len(self.names)), self._entries([above + name for name in self.names], self.layouts)
+            yield range(len(self.names)), _entries([above + name for name in self.names], self.layouts)
         inside: dict[str, list[int]] = {}
         for number, name in enumerate(self.names):
             at = name.find("/")
@@ -164,15 +178,7 @@ class OpenFiles:
                 inside.setdefault(name[: at + 1], []).append(number)
                 at = name.find("/", at + 1)
         for folder, numbers in inside.items():
-            yield (
-                np.array(numbers),
-                self._entries([self.names[i][len(folder) :] for i in numbers], self.layouts[numbers]),
-            )
-
-    @staticmethod
-    def _entries(names: Sequence[str], layouts: UInt64) -> UInt64:
-        hashes = np.array([_hashed(name.encode("utf-8", "surrogateescape"), _NAME_BYTES) for name in names], np.uint64)
-        return hashes << np.uint64(_LAYOUT_BITS) | layouts
+            yield numbers, _entries([self.names[i][len(folder) :] for i in numbers], self.layouts[numbers])
 
 
 def describe(files: OpenFiles, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
@@ -191,26 +197,9 @@ def describe(files: OpenFiles, *, filter: str | None, draws: str | None, num_sam
 
 def layouts_of(samples: Sequence[Int64]) -> UInt64:
     """Return a hash of the samples of each file's chunks; chunks without any do not count. Shape [F]."""
-    known: dict[bytes, int] = {}
-    found = np.empty(len(samples), np.uint64)
-    for i, counts in enumerate(samples):
-        text = counts.astype("<i8").tobytes()
-        if text not in known:
-            known[text] = _hashed(text, _LAYOUT_BYTES)
-        found[i] = known[text]
-    return found
-
-
-def entries_of(text: str) -> UInt64:
-    """Return the entries that a state holds. Shape [F].
-
-    Raises:
-        ValueError: It holds something else.
-    """
-    content = _decoded(text)
-    if len(content) % (_NAME_BYTES + _LAYOUT_BYTES):
-        raise ValueError(f"the list of files has not {_NAME_BYTES + _LAYOUT_BYTES} bytes a file")
-    return np.frombuffer(content, "<u8").astype(np.uint64)
+    texts = [counts.astype("<i8").tobytes() for counts in samples]
+    known = {text: _hashed(text, _LAYOUT_BYTES) for text in set(texts)}
+    return np.array([known[text] for text in texts], np.uint64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,46 +251,46 @@ def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
     """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
     if saved.files is None:
         return None
-    known = entries_of(saved.files)
-    shift = np.uint64(_LAYOUT_BITS)
-    by_name = np.argsort(known >> shift, kind="stable")
-    names = (known >> shift)[by_name]
+    known = _entries_of(saved.files).tolist()
+    by_name = {entry >> _LAYOUT_BITS: i for i, entry in reversed([*enumerate(known)])}
 
-    def places(entries: UInt64) -> Int64:
-        at = np.minimum(np.searchsorted(names, entries >> shift), max(len(names) - 1, 0))
-        return by_name[at] if len(known) else np.zeros(len(entries), np.int64)
-
-    def num_known(entries: UInt64) -> int:
-        return int((known[places(entries)] >> shift == entries >> shift).sum()) if len(known) else 0
+    def places(entries: UInt64) -> list[int]:
+        return [by_name.get(entry >> _LAYOUT_BITS, -1) for entry in entries.tolist()]
 
     entries = files.entries
-    most = num_known(entries)
-    if not most:
+    place = np.array(places(entries), np.int64)
+    if (place < 0).all():  # told below another root, perhaps
         for inside, others in files.entries_below():
-            if (num := num_known(others)) > most:
-                most, entries = num, np.zeros(len(files.names), np.uint64)
-                entries[inside] = others
-    at = places(entries)
-    is_known = (known[at] >> shift == entries >> shift) if len(known) else np.zeros(len(entries), np.bool_)
-    is_same = is_known.copy()
-    is_same[is_known] = known[at[is_known]] == entries[is_known]
-    place = np.where(is_known, at, -1).astype(np.int64)
+            found = np.array(places(others), np.int64)
+            if (found >= 0).sum() > (place >= 0).sum():
+                place, entries = np.full_like(place, -1), np.zeros_like(entries)
+                place[inside], entries[inside] = found, others
+    at = [*zip(files.names, place.tolist(), entries.tolist(), strict=True)]
+    is_known = place >= 0
     return Comparison(
         place=place,
-        added=tuple(files.names[i] for i in np.flatnonzero(~is_known)),
-        changed=tuple(files.names[i] for i in np.flatnonzero(is_known & ~is_same)),
+        added=tuple(name for name, i, _ in at if i < 0),
+        changed=tuple(name for name, i, entry in at if i >= 0 and known[i] != entry),
         num_gone=len(known) - len(np.unique(place[is_known])),
         is_in_order=bool((np.diff(place[is_known]) > 0).all()),
     )
 
 
-def of_wrong_type(data: Mapping[str, object], kinds: Mapping[str, tuple[type, ...]]) -> list[str]:
-    """Return the names of what is of another type than it should be; a bool is no number."""
-    return [
-        name
-        for name, kind in sorted(kinds.items())
-        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind)
-    ]
+def _entries(names: Sequence[str], layouts: UInt64) -> UInt64:
+    hashes = np.array([_hashed(name.encode("utf-8", "surrogateescape"), _NAME_BYTES) for name in names], np.uint64)
+    return hashes << np.uint64(_LAYOUT_BITS) | layouts
+
+
+def _entries_of(text: str) -> UInt64:
+    """Return the entries that a state holds. Shape [F].
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    content = _decoded(text)
+    if len(content) % (_NAME_BYTES + _LAYOUT_BYTES):
+        raise ValueError(f"the list of files has not {_NAME_BYTES + _LAYOUT_BYTES} bytes a file")
+    return np.frombuffer(content, "<u8")
 
 
 def _decoded(text: str) -> bytes:

@@ -11,20 +11,92 @@ positions     0 1 2 3 ...        │ window_starts[1] ...              what a st
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker._native import WindowOrder, unpermute
+from stoker import _native
+from stoker._native import WindowOrder
 from stoker.arguments import integer
-from stoker.fields.offsets import Int64
+from stoker.fields.offsets import Int64, offsets_of
 from stoker.hashing import order_key
-from stoker.sampling.permute import MAX_SIZE, as_index, permute
 
+# Beyond, the doubled domain of a permutation's walk would not fit a signed 64-bit index.
+MAX_SIZE = 1 << 62
 # Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
 _STRETCHES_PER_SLOT = 4
+
+
+def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int = MAX_SIZE, name: str) -> Int64:
+    """Return `index` as contiguous int64, all of it checked to lie in [start, stop). Shape [B].
+
+    Raises:
+        TypeError: It does not hold integers.
+        ValueError: It is not one-dimensional, or one value lies outside; the message shows that value.
+    """
+    values = np.asarray(index)
+    if values.size and values.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, not {values.dtype}")
+    values = values.astype(np.int64, copy=False)
+    if values.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, not {values.ndim}")
+    if values.size:
+        low, high = int(values.min()), int(values.max())
+        if low < start or high >= stop:
+            raise ValueError(f"{name} {low if low < start else high} lies outside [{start}, {stop})")
+    return np.ascontiguousarray(values)
+
+
+def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
+    """Return where each position lands after shuffling `size` things.
+
+    A bijection on [0, size) computed on the fly: no table, constant memory, the same on every machine and with every
+    version of NumPy. At most 256 things are shuffled by Fisher and Yates; more by 8 Feistel rounds on the next power
+    of two, again while the value is >= size.
+
+    Args:
+        index: Positions, each in [0, size). Shape [B].
+        size: How many things are shuffled.
+        key: Which shuffle: an unsigned 64-bit integer from `stoker.hashing.order_key`.
+
+    Returns:
+        A new int64 array. Shape [B].
+
+    Raises:
+        ValueError: An index is outside [0, size), or size or key is out of range.
+
+    Source:
+        Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002: cycle walking.
+        docs/reference/order.md has the whole construction with examples.
+
+    Examples:
+        >>> permute([0, 1, 2, 3, 4], size=5, key=7)
+        array([3, 4, 2, 0, 1])
+    """
+    return _moved(_native.permute, index, size, key)
+
+
+def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
+    """Return which position landed at each place: the inverse of `permute`, with its arguments and errors.
+
+    Examples:
+        >>> unpermute(permute([0, 1, 2], size=1000, key=7), size=1000, key=7)
+        array([0, 1, 2])
+    """
+    return _moved(_native.unpermute, index, size, key)
+
+
+def _moved(move: Callable[[Int64, int, int, int, Int64], object], index: npt.ArrayLike, size: int, key: int) -> Int64:
+    if not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"size must lie in [0, 2**62], got {size}")
+    if not 0 <= key < 1 << 64:
+        raise ValueError(f"key must be an unsigned 64-bit integer, got {key}")
+    checked = as_index(index, stop=size, name="index")
+    moved = np.empty_like(checked)
+    move(checked, 0, size, key, moved)
+    return moved
 
 
 class Order:
@@ -75,20 +147,19 @@ class Order:
         lanes: int = 1,
         segments: npt.ArrayLike | None = None,
     ) -> None:
-        counts = as_index(num_samples, stop=MAX_SIZE, name="num_samples")
-        starts = np.zeros(counts.size + 1, dtype=np.int64)
-        np.cumsum(counts, out=starts[1:])
+        counts = as_index(num_samples, name="num_samples")
+        starts = offsets_of(counts)
         if counts.size and (float(counts.sum(dtype=np.float64)) > MAX_SIZE):
             raise ValueError("more than 2**62 samples")
         starts.setflags(write=False)
-        self.chunk_starts: Int64 = starts
+        self.chunk_starts = starts
         self.shuffle = bool(shuffle)
         self.seed = integer(seed, "seed", at_least=None)
         self.window = None if window is None else integer(window, "window")
         self.lanes = integer(lanes, "lanes")
         self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
         if segments is not None:
-            numbers = as_index(segments, stop=MAX_SIZE, name="segments")
+            numbers = as_index(segments, name="segments")
             if numbers.size != counts.size:
                 raise ValueError(f"{numbers.size} segments for {counts.size} chunks")
             by_number = [np.flatnonzero(numbers == number).astype(np.int64) for number in np.unique(numbers)]
@@ -127,8 +198,7 @@ class Order:
         """
         found = []
         for members, sizes in zip(self._members, self._segment_sizes, strict=True):
-            starts = np.zeros(members.size + 1, dtype=np.int64)
-            np.cumsum(np.diff(self.chunk_starts)[members], out=starts[1:])
+            starts = offsets_of(np.diff(self.chunk_starts)[members])
             first = sum(sizes[:lane])
             last = first + sizes[lane]
             low = max(int(np.searchsorted(starts, first, side="right")) - 1, 0)
@@ -148,16 +218,16 @@ class Order:
         Raises:
             ValueError: A chunk or a row does not exist.
         """
-        self._sample(chunk, row)
-        chunk, row = (np.asarray(one, dtype=np.int64) for one in (chunk, row))
+        chunk, row = as_index(chunk, stop=self.num_chunks, name="chunk"), as_index(row, name="row")
+        missing = np.flatnonzero(row >= np.diff(self.chunk_starts)[chunk])
+        if missing.size:
+            raise ValueError(f"chunk {chunk[missing[0]]} has no row {row[missing[0]]}")
         lanes = np.zeros(chunk.shape, dtype=np.int64)
         for members, sizes in zip(self._members, self._segment_sizes, strict=True):
             starts = np.zeros(self.num_chunks, dtype=np.int64)
-            counts = np.diff(self.chunk_starts)[members]
-            starts[members] = np.cumsum(counts) - counts
+            starts[members] = offsets_of(np.diff(self.chunk_starts)[members])[:-1]
             inside = np.isin(chunk, members)
-            borders = np.cumsum(np.array(sizes, dtype=np.int64))
-            lanes[inside] = np.searchsorted(borders, (starts[chunk] + row)[inside], side="right")
+            lanes[inside] = np.searchsorted(np.cumsum(sizes), (starts[chunk] + row)[inside], side="right")
         return lanes
 
     def epoch(self, epoch: int, *, lane: int = 0) -> EpochOrder:
@@ -173,17 +243,6 @@ class Order:
     def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
         """Return the orders of all lanes in one epoch, lane 0 first."""
         return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))
-
-    def _sample(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
-        chunk = as_index(chunk, stop=self.num_chunks, name="chunk")
-        row = as_index(row, stop=MAX_SIZE, name="row")
-        if chunk.shape != row.shape:
-            raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
-        sample = self.chunk_starts[chunk] + row
-        missing = np.flatnonzero(sample >= self.chunk_starts[chunk + 1])
-        if missing.size:
-            raise ValueError(f"chunk {chunk[missing[0]]} has no row {row[missing[0]]}")
-        return sample
 
 
 def checked_place(epoch: int, lane: int, lanes: int) -> tuple[int, int]:
@@ -236,27 +295,23 @@ class EpochOrder:
         # The lane's slots: chunk, first row and number of rows of each, segment by segment.
         segments = order.held(lane)
         held, rows, sizes = (np.concatenate(found) for found in zip(*segments, strict=True))
-        slots, window_slots, before = [], [np.zeros(1, dtype=np.int64)], 0
+        of_slot, window_slots, before = np.empty_like(held), [np.zeros(1, dtype=np.int64)], 0
         for segment, (chunks, _, _) in enumerate(segments):
-            places = np.arange(chunks.size, dtype=np.int64)
+            inside = np.arange(chunks.size, dtype=np.int64)
+            places = inside
             if self._shuffle:
                 key = self._key(f"segment:{segment}:chunks" if segment else "chunks")
-                places = permute(places, size=chunks.size, key=key)
-            inverse = np.empty(chunks.size, dtype=np.int64)
-            inverse[places] = np.arange(chunks.size, dtype=np.int64)
+                places = permute(inside, size=chunks.size, key=key)
+            of_slot[before + places] = before + inside
             num_windows = min(chunks.size, 1 if order.window is None else -(-chunks.size // order.window))
-            borders = np.arange(1, num_windows + 1, dtype=np.int64) * chunks.size // max(num_windows, 1)
-            slots.append(inverse + before)
-            window_slots.append(borders + before)
+            window_slots.append(before + np.arange(1, num_windows + 1) * chunks.size // max(num_windows, 1))
             before += chunks.size
         self._window_slots: Int64 = np.concatenate(window_slots)
-        of_slot = np.concatenate(slots)
         num_slots = of_slot.size
-        ends = np.cumsum(sizes[of_slot])
-        self._slot_chunks: Int64 = held[of_slot]
-        self._slot_starts: Int64 = ends - sizes[of_slot]
-        self._slot_first_rows: Int64 = rows[of_slot]
         self._slot_counts: Int64 = sizes[of_slot]
+        self._slot_chunks: Int64 = held[of_slot]
+        self._slot_starts: Int64 = offsets_of(self._slot_counts)[:-1]
+        self._slot_first_rows: Int64 = rows[of_slot]
         self._row_shifts: Int64 = self._slot_first_rows - self._slot_starts
         self._num_samples = order.lane_sizes[lane]
         self.window_starts: Int64 = np.append(self._slot_starts, self._num_samples)[self._window_slots]
@@ -292,29 +347,8 @@ class EpochOrder:
         first = self._slot_first_rows[slots]
         return first, first + self._slot_counts[slots]
 
-    def locate_in_window(self, window: int, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
-        """Return slot and row of positions that all lie in one window: what a batch is gathered by.
-
-        Args:
-            window: Which window.
-            positions: Positions of this lane, within the window. Shape [B].
-
-        Returns:
-            slot: Place in `window_chunks(window)`. Shape [B].
-            row: Row in that chunk. Shape [B].
-
-        Raises:
-            ValueError: There is no such window, or a position lies outside it.
-        """
-        tables = self.tables(window)
-        positions = as_index(positions, start=tables.start, stop=tables.stop, name=f"position in window {window}")
-        return _located(tables, positions)
-
     def tables(self, window: int) -> WindowOrder:
-        """Return what finds the samples of a window: made once for many batches.
-
-        Args:
-            window: Which window.
+        """Return what finds slot and row of a window's positions: made once for many batches.
 
         Raises:
             ValueError: There is no such window.
@@ -341,7 +375,7 @@ class EpochOrder:
         positions = as_index(positions, stop=self._num_samples, name="position")
         chunk, row = np.empty_like(positions), np.empty_like(positions)
         for window, members in self._by_window(self.window_starts, positions):
-            slot, row[members] = self.locate_in_window(window, positions[members])
+            slot, row[members] = _located(self.tables(window), positions[members])
             chunk[members] = self.window_chunks(window)[slot]
         return chunk, row
 
@@ -367,8 +401,7 @@ class EpochOrder:
         Raises:
             ValueError: A sample is not one of this lane (see `Order.lane_of`).
         """
-        chunk = as_index(chunk, stop=MAX_SIZE, name="chunk")
-        row = as_index(row, stop=MAX_SIZE, name="row")
+        chunk, row = as_index(chunk, name="chunk"), as_index(row, name="row")
         if chunk.shape != row.shape:
             raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
         if not chunk.size:
@@ -388,7 +421,7 @@ class EpochOrder:
         for window, members in self._by_window(self._window_slots, slot):
             start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
             found = place[members]
-            unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
+            _native.unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
             positions[members] = found
         return positions
 

@@ -22,8 +22,7 @@ import numpy.typing as npt
 from stoker._native import mix_blocks
 from stoker.fields.offsets import Int64
 from stoker.hashing import order_key
-from stoker.sampling.epoch import EpochOrder, Order, checked_place
-from stoker.sampling.permute import MAX_SIZE
+from stoker.sampling.epoch import MAX_SIZE, EpochOrder, Order, checked_place
 
 Until = Literal["first", "last"]
 
@@ -481,18 +480,6 @@ class MixtureEpoch:
         """Return which of its own epochs a component gives samples of to this epoch, in this lane."""
         size, count, begin = self._sizes[component], self._counts[component], self._begins[component]
         return range(begin // size, -(-(begin + count) // size)) if size and count else range(0)
-
-    def positions_of(self, component: int, chunk: int, row: int) -> Int64:
-        """Return at which positions of this epoch a sample stands: none, one, or several. Shape [n], ascending.
-
-        Raises:
-            ValueError: The component has no such sample in this lane.
-        """
-        found = []
-        for epoch in self.own_epochs(component):
-            place = int(self.component_epoch(component, epoch).positions_of([chunk], [row])[0])
-            found.append(self.position_of(component, epoch, place))
-        return np.array([position for position in found if position is not None], dtype=np.int64)
 
     def _component_epoch(self, component: int, epoch: int) -> EpochOrder:
         return self._order.component_in(component, epoch).epoch(epoch, lane=self.lane)

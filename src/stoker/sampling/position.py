@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from stoker.errors import ResumeError
 from stoker.hashing import ORDER_VERSION, fingerprint
-from stoker.sampling.contents import Contents, of_wrong_type
+from stoker.sampling.contents import Contents, Kinds, checked_values
 from stoker.sampling.epoch import shares
 from stoker.sampling.mixture import Leg, MixtureOrder, Until
 from stoker.sampling.steps import Remainder, Steps
@@ -28,9 +28,7 @@ _WORDS = {
     "lanes": "the number of lanes",
     "units": "what is counted",
 }
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
+_KINDS: Kinds = {
     "fingerprint": (str,),
     "seed": (int,),
     "shuffle": (bool,),
@@ -44,6 +42,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "mixture": (Mapping, type(None)),
     "datasets": (Sequence,),
 }
+_MIXTURE_KINDS: Kinds = {"names": (list,), "weights": (list, type(None)), "until": (str, type(None))}
+_LEG_KINDS: Kinds = {"epoch": (int,), "start": (int,), "given": (list, tuple), "streams": (list, tuple)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,27 +63,6 @@ class Mixing:
     def to_json(self) -> dict[str, object]:
         """Return it as JSON can write it."""
         return {"names": [*self.names], "weights": self.weights and [*self.weights], "until": self.until}
-
-    @classmethod
-    def from_json(cls, data: object) -> Mixing:
-        """Return what `to_json` wrote.
-
-        Raises:
-            ValueError: It was written by something else.
-        """
-        if not isinstance(data, Mapping) or data.keys() != {"names", "weights", "until"}:
-            raise ValueError("a mixture is told by names, weights, until")
-        names, weights, until = data["names"], data["weights"], data["until"]
-        for texts in (names, names if weights is None else weights):
-            if (
-                not isinstance(texts, list)
-                or len(texts) != len(names)
-                or not all(isinstance(one, str) for one in texts)
-            ):
-                raise ValueError(f"the names and weights of a mixture are {names!r} and {weights!r}")
-        if until is not None and until not in get_args(Until):
-            raise ValueError(f"until of a mixture is {until!r}")
-        return cls(names=tuple(names), weights=None if weights is None else tuple(weights), until=until)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +152,15 @@ class Position:
 
     @classmethod
     def _from(cls, data: Mapping[str, Any]) -> Position:
-        unsound = [f"{name} is missing" for name in sorted(_KINDS.keys() - data.keys())]
-        unsound += [f"{name} is not known" for name in sorted(data.keys() - _KINDS.keys() - {"format_version"})]
-        unsound = unsound or [f"{name} is {data[name]!r}" for name in of_wrong_type(data, _KINDS)]
-        if unsound:
-            raise ValueError(", ".join(unsound))
+        given = {name: value for name, value in data.items() if name != "format_version"}
+        differ = [f"{name} is missing" for name in sorted(_KINDS.keys() - given.keys())]
+        differ += [f"{name} is not known" for name in sorted(given.keys() - _KINDS.keys())]
+        if differ:
+            raise ValueError(", ".join(differ))
+        checked_values(given, _KINDS, "a position")
         found = cls(
             datasets=tuple(Contents.from_json(one) for one in data["datasets"]),
-            mixing=None if data["mixture"] is None else Mixing.from_json(data["mixture"]),
+            mixing=None if data["mixture"] is None else _mixing_from(data["mixture"]),
             leg=None if data["leg"] is None else _leg_from(data["leg"], len(data["datasets"])),
             **{name: data[name] for name in (*_WORDS, "epoch", "num_consumed")},
         )
@@ -285,26 +265,27 @@ def fingerprint_of(datasets: Sequence[Contents], mixing: Mixing | None) -> str:
     return fingerprint("mixture", {"parts": [one.fingerprint for one in datasets], **mixing.to_json()})
 
 
-def _leg_from(data: Mapping[str, Any], num_datasets: int) -> Leg:
-    """Return the leg that a state has.
+def _mixing_from(data: object) -> Mixing:
+    values = checked_values(data, _MIXTURE_KINDS, "a mixture")
+    names, weights, until = values["names"], values["weights"], values["until"]
+    texts = names if weights is None else [*names, *weights]
+    if not all(isinstance(one, str) for one in texts) or len(texts) not in (len(names), 2 * len(names)):
+        raise ValueError(f"the names and weights of a mixture are {names!r} and {weights!r}")
+    if until is not None and until not in get_args(Until):
+        raise ValueError(f"until of a mixture is {until!r}")
+    return Mixing(names=tuple(names), weights=None if weights is None else tuple(weights), until=until)
 
-    Raises:
-        ValueError: It is none.
-    """
-    try:
-        leg = Leg(**data)
-        leg = leg._replace(given=tuple(leg.given), streams=tuple((own, place) for own, place in leg.streams))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"leg is {data!r}") from error
-    numbers = [leg.epoch, leg.start, *leg.given, *(number for stream in leg.streams for number in stream)]
-    if not all(type(number) is int and number >= 0 for number in numbers) or not (
-        len(leg.given) == len(leg.streams) == num_datasets
-    ):
+
+def _leg_from(data: object, num_datasets: int) -> Leg:
+    values = checked_values(data, _LEG_KINDS, "a leg")
+    streams = [tuple(stream) for stream in values["streams"] if isinstance(stream, list | tuple)]
+    numbers = [values["epoch"], values["start"], *values["given"], *(number for stream in streams for number in stream)]
+    is_sound = all(type(number) is int and number >= 0 for number in numbers) and all(len(one) == 2 for one in streams)
+    if not is_sound or not len(values["given"]) == len(streams) == len(values["streams"]) == num_datasets:
         raise ValueError(f"leg is {data!r}")
-    return leg
+    return Leg(values["epoch"], values["start"], tuple(values["given"]), tuple(streams))
 
 
 def _listed(data: Mapping[str, object]) -> str:
-    """Return the first names that something has."""
     names = sorted(map(str, data))
     return f"{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else "nothing at all"

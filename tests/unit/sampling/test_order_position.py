@@ -114,8 +114,8 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
     [
         ({"seed": ...}, "not sound: seed is missing"),
         ({"sede": 1}, "not sound: sede is not known"),
-        ({"num_consumed": "8"}, "not sound: num_consumed is '8'"),
-        ({"shuffle": 1}, "not sound: shuffle is 1"),
+        ({"num_consumed": "8"}, "not sound: num_consumed of a position is '8'"),
+        ({"shuffle": 1}, "not sound: shuffle of a position is 1"),
         ({"datasets": [{}]}, "not sound: a data set is told by"),
         ({"datasets": []}, "not sound: it tells of 0 data sets"),
         ({"datasets": [NOTHING.to_json() | {"files": "?"}]}, "not sound: this is no base64"),
