@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.draws import BLOCK_ROWS, rows_of_chunk
 
 from stoker.dataset.units.count import cumulate
+from stoker.dataset.units.index import Index
 from stoker.sampling.units import Draws
 
 weights = st.lists(
@@ -22,10 +23,11 @@ weights = st.lists(
 
 
 def drawn(cumulated, chunk_starts, *, seed=0, epoch=0):
-    draws = Draws(cumulated, np.asarray(chunk_starts), seed=seed, epoch=epoch)
+    index = Index(row_starts=np.asarray(chunk_starts), arrays={"cumulated": cumulated})
+    draws = Draws(index, seed=seed, epoch=epoch)
     counts = np.zeros(len(cumulated) - 1, dtype=np.int64)
-    for chunk, num in enumerate(draws.num_draws.tolist()):
-        row = draws.rows(np.full(num, chunk), np.arange(num))
+    for chunk, num in enumerate(draws.num_units.tolist()):
+        row, _ = draws.rows(np.full(num, chunk), np.arange(num))
         if len(cumulated) < 100:
             starts = [int(start) for start in chunk_starts]
             assert row.tolist() == rows_of_chunk(cumulated.tolist(), starts, chunk, seed=seed, epoch=epoch)

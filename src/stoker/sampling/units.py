@@ -17,76 +17,16 @@ N * w[i] / W draws in every epoch, N * w[i] / W of them on average, and an epoch
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 
 from stoker._native import Draws as NativeDraws
 from stoker.dataset.units.index import Index
-from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
+from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import order_key
-
-
-class Draws:
-    """The draws of one epoch, chunk by chunk: draw d of a chunk is one of its rows.
-
-    Args:
-        cumulated: Integer weights added up in the fixed order, from 0 to their sum. int64, shape [N + 1].
-        chunk_starts: First sample of each chunk in the fixed order, and N. int64, shape [K + 1].
-        seed: Of the order.
-        epoch: Which epoch.
-
-    Raises:
-        ValueError: The weights add up to nothing.
-
-    Source:
-        Carpenter, Clifford and Fearnhead, "Improved particle filter for nonlinear problems", 1999: systematic
-        resampling.
-    """
-
-    def __init__(self, cumulated: Int64, chunk_starts: Int64, *, seed: int, epoch: int) -> None:
-        num, total = len(cumulated) - 1, int(cumulated[-1])
-        if num and total < 1:
-            raise ValueError("the weights add up to nothing")
-        # 64 random bits scaled to [0, W): W is below 2**63, so no value is twice as likely as another.
-        shift = order_key(seed=seed, epoch=epoch, purpose="weights") * total >> 64
-        # Draws before each chunk: those t with t * W + u < N * C. In Python's integers, for the product is too long.
-        borders = cumulated[chunk_starts].tolist()
-        before = [(num * border - shift + total - 1) // total for border in borders] if num else [0] * len(borders)
-        self.chunk_draws: Int64 = np.array(before, dtype=np.int64)
-        key = order_key(seed=seed, epoch=epoch, purpose="weights:rows")
-        self._native = NativeDraws(cumulated, chunk_starts, self.chunk_draws, shift, key)
-
-    @property
-    def num_draws(self) -> Int64:
-        """Draws of each chunk; N over all of them. Shape [K]."""
-        return np.diff(self.chunk_draws)
-
-    def rows(self, chunk: Int64, draw: Int64) -> Int64:
-        """Return the row of its chunk that each draw takes. Shape [B].
-
-        Args:
-            chunk: Chunks in fixed order. Shape [B].
-            draw: Draws of those chunks, each below `num_draws` of its chunk. Shape [B].
-        """
-        found = np.empty(len(chunk), dtype=np.int64)
-        self._native.rows(chunk, draw, found)
-        return found
-
-
-class UnitRows(NamedTuple):
-    """The rows of units, one unit behind the other.
-
-    Attributes:
-        row: Each row in its chunk. Shape [T].
-        offsets: Where each unit's rows begin, and the end. Shape [B + 1].
-    """
-
-    row: Int64
-    offsets: Int64
 
 
 class Spans(NamedTuple):
@@ -119,21 +59,35 @@ class Segments(NamedTuple):
     offsets: Int64
 
 
-class Units(Protocol):
-    """The units of one epoch."""
+class Units(ABC):
+    """The units of one epoch.
+
+    Args:
+        index: What counting found.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
 
     @property
     def num_units(self) -> Int64:
         """Units of each chunk. Shape [K]."""
+        return np.diff(self.index.arrays["unit_starts"])
 
-    def rows(self, chunk: Int64, unit: Int64) -> UnitRows:
-        """Return the rows of units.
+    @abstractmethod
+    def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
+        """Return the rows of units, one unit behind the other.
 
         Args:
             chunk: Chunks in fixed order. Shape [B].
             unit: Units of those chunks. Shape [B].
+
+        Returns:
+            Each row in its chunk. Shape [T].
+            Where each unit's rows begin, and the end. Shape [B + 1].
         """
 
+    @abstractmethod
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
 
@@ -145,100 +99,110 @@ class SideBySide(Units):
     def spans(self, chunk: Int64, unit: Int64) -> Spans:
         """Return where the rows of units lie; see `Units.rows`."""
 
-    def rows(self, chunk: Int64, unit: Int64) -> UnitRows:
+    def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
         """Return the rows of units."""
         first, offsets = self.spans(chunk, unit)
-        return UnitRows(ranges(first, offsets), offsets)
+        return ranges(first, offsets), offsets
 
 
-@dataclass(frozen=True)
-class GroupUnits(SideBySide):
-    """Runs of rows with equal keys."""
+class RowRanges(SideBySide):
+    """Groups, each as long as its run of equal keys, or windows of so many rows each.
 
-    index: Index
+    Args:
+        index: What counting found.
+        length: Rows of a window; None for groups, each of which ends where the next one begins.
+    """
 
-    @property
-    def num_units(self) -> Int64:
-        """Groups of each chunk. Shape [K]."""
-        return np.diff(self.index.arrays["unit_starts"])
+    def __init__(self, index: Index, length: int | None = None) -> None:
+        super().__init__(index)
+        self._length = length
 
     def spans(self, chunk: Int64, unit: Int64) -> Spans:
-        """Return where the rows of groups lie."""
+        """Return where the rows of units lie."""
         starts = self.index.arrays["starts"]
         at = self.index.arrays["unit_starts"][chunk] + unit
         first = starts[at]
-        return Spans(first - self.index.row_starts[chunk], offsets_of(starts[at + 1] - first))
-
-    def units_of(self, chunk: int, row: int) -> Int64:
-        """Return the group that a chunk's row is in. Shape [1]."""
-        at = np.searchsorted(self.index.arrays["starts"], self.index.row_starts[chunk] + row, side="right") - 1
-        return np.array([at - self.index.arrays["unit_starts"][chunk]], dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class WindowUnits(SideBySide):
-    """Rows of one key side by side, so many each."""
-
-    index: Index
-    length: int
-
-    @property
-    def num_units(self) -> Int64:
-        """Windows of each chunk. Shape [K]."""
-        return np.diff(self.index.arrays["unit_starts"])
-
-    def spans(self, chunk: Int64, unit: Int64) -> Spans:
-        """Return where the rows of windows lie."""
-        first = self.index.arrays["starts"][self.index.arrays["unit_starts"][chunk] + unit]
-        offsets = np.arange(len(first) + 1, dtype=np.int64) * self.length
+        if self._length is None:
+            offsets = offsets_of(starts[at + 1] - first)
+        else:
+            offsets = np.arange(len(first) + 1, dtype=np.int64) * self._length
         return Spans(first - self.index.row_starts[chunk], offsets)
 
     def units_of(self, chunk: int, row: int) -> Int64:
-        """Return the windows that a chunk's row is in."""
+        """Return the units that a chunk's row is in."""
         begin, end = self.index.arrays["unit_starts"][chunk : chunk + 2].tolist()
+        starts = self.index.arrays["starts"][begin:end]
         at = int(self.index.row_starts[chunk]) + row
-        low, high = np.searchsorted(self.index.arrays["starts"][begin:end], [at - self.length, at], side="right")
+        high = int(np.searchsorted(starts, at, side="right"))
+        low = high - 1 if self._length is None else int(np.searchsorted(starts, at - self._length, side="right"))
         return np.arange(low, high, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Weights(SideBySide):
-    """Rows drawn by their weights."""
+class Draws(SideBySide):
+    """Rows drawn by their weights: draw d of a chunk is one of its rows.
 
-    draws: Draws
+    Args:
+        index: Integer weights added up in the fixed order, "cumulated", from 0 to their sum. Shape [N + 1].
+        seed: Of the order.
+        epoch: Which epoch.
+
+    Raises:
+        ValueError: The weights add up to nothing.
+
+    Source:
+        Carpenter, Clifford and Fearnhead, "Improved particle filter for nonlinear problems", 1999: systematic
+        resampling.
+    """
+
+    def __init__(self, index: Index, *, seed: int, epoch: int) -> None:
+        super().__init__(index)
+        cumulated = index.arrays["cumulated"]
+        num, total = len(cumulated) - 1, int(cumulated[-1])
+        if num and total < 1:
+            raise ValueError("the weights add up to nothing")
+        # 64 random bits scaled to [0, W): W is below 2**63, so no value is twice as likely as another.
+        shift = order_key(seed=seed, epoch=epoch, purpose="weights") * total >> 64
+        # Draws before each chunk: those t with t * W + u < N * C. In Python's integers, for the product is too long.
+        borders = cumulated[index.row_starts].tolist()
+        before = [(num * border - shift + total - 1) // total for border in borders] if num else [0] * len(borders)
+        self._chunk_draws: Int64 = np.array(before, dtype=np.int64)
+        key = order_key(seed=seed, epoch=epoch, purpose="weights:rows")
+        self._native = NativeDraws(cumulated, index.row_starts, self._chunk_draws, shift, key)
 
     @property
     def num_units(self) -> Int64:
-        """Draws of each chunk in this epoch. Shape [K]."""
-        return self.draws.num_draws
+        """Draws of each chunk in this epoch; N over all of them. Shape [K]."""
+        return np.diff(self._chunk_draws)
 
     def spans(self, chunk: Int64, unit: Int64) -> Spans:
-        """Return where the row of each draw lies."""
-        return Spans(self.draws.rows(chunk, unit), np.arange(len(unit) + 1, dtype=np.int64))
+        """Return the row of its chunk that each draw takes, as a span of one row."""
+        found = np.empty(len(chunk), dtype=np.int64)
+        self._native.rows(chunk, unit, found)
+        return Spans(found, np.arange(len(unit) + 1, dtype=np.int64))
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the draws that take a chunk's row."""
         draw = np.arange(self.num_units[chunk], dtype=np.int64)
-        return np.flatnonzero(self.draws.rows(np.full_like(draw, chunk), draw) == row)
+        return np.flatnonzero(self.spans(np.full_like(draw, chunk), draw).first == row)
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Documents in rows of one length."""
+class Packed(Units):
+    """Documents in rows of one length.
 
-    index: Index
-    length: int
-    split: bool
+    Args:
+        index: What counting found.
+        length: Tokens of a row.
+        split: Whether documents are cut to fill a row.
+    """
 
-    @property
-    def num_units(self) -> Int64:
-        """Packed rows of each chunk. Shape [K]."""
-        return np.diff(self.index.arrays["unit_starts"])
+    def __init__(self, index: Index, length: int, split: bool) -> None:
+        super().__init__(index)
+        self.length, self.split = length, split
 
-    def rows(self, chunk: Int64, unit: Int64) -> UnitRows:
+    def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
         """Return the documents of packed rows."""
         segments = self.segments(chunk, unit)
-        return UnitRows(segments.row, segments.offsets)
+        return segments.row, segments.offsets
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the packed rows that a chunk's document stands in."""
@@ -253,12 +217,7 @@ class Packed:
         return np.unique(np.searchsorted(borders - borders[0], piece, side="right") - 1)
 
     def segments(self, chunk: Int64, unit: Int64) -> Segments:
-        """Return what packed rows are made of.
-
-        Args:
-            chunk: Chunks in fixed order. Shape [B].
-            unit: Packed rows of those chunks. Shape [B].
-        """
+        """Return what packed rows are made of; see `Units.rows`."""
         return (self._cut if self.split else self._fitted)(chunk, unit)
 
     def _cut(self, chunk: Int64, unit: Int64) -> Segments:
@@ -302,11 +261,8 @@ class Packed:
 
 def units_of(unit: SamplingUnit, index: Index, *, seed: int, epoch: int) -> Units:
     """Return the units of an epoch; they are the same in every one, but for draws by weight."""
-    if isinstance(unit, Grouped):
-        return GroupUnits(index)
-    if isinstance(unit, NGram):
-        return WindowUnits(index, unit.length)
+    if isinstance(unit, Weighted):
+        return Draws(index, seed=seed, epoch=epoch)
     if isinstance(unit, Pack):
         return Packed(index, unit.length, unit.split)
-    assert isinstance(unit, Weighted)
-    return Weights(Draws(index.arrays["cumulated"], index.row_starts, seed=seed, epoch=epoch))
+    return RowRanges(index, unit.length if isinstance(unit, NGram) else None)
