@@ -21,10 +21,11 @@ from stoker.sampling.steps import Samples, Steps, samples_of
 RANDOM_CHI_SQUARE = 1.05
 # Labels of a batch vary as those of a random batch of half the size would: so do its gradients.
 WEAK_CHI_SQUARE = 2.0
+# Classes that sorted data count as where no labels are given.
+_NUM_SORTED = 64
 
 # Returns the labels, from 0, of samples of a data set in one of its own epochs, given as places in its fixed order.
 LabelOf = Callable[[int, int, Int64], npt.NDArray[np.integer]]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,6 @@ class Share:
         mean: Its part of the batches that were looked at.
         lowest: The smallest part that it has of one of them.
         highest: The largest.
-        excess: What its labels add to chi-square because batches hold too few of its chunks; 0 where it is well mixed.
         chunks_per_window: Chunks of it that are mixed together, mean.
         chunks_per_lane: Chunks that could be.
     """
@@ -47,7 +47,6 @@ class Share:
     mean: float
     lowest: float
     highest: float
-    excess: float
     chunks_per_window: float
     chunks_per_lane: float
 
@@ -55,16 +54,6 @@ class Share:
     def farthest(self) -> float:
         """How far a batch's part is from the expected one, at most."""
         return max(self.highest - self.expected, self.expected - self.lowest)
-
-    def excess_with(self, window: int) -> float:
-        """Return what its labels would add to chi-square with another window.
-
-        The excess comes from the draw of a window's k chunks out of all K, so it goes as 1 / k - 1 / K.
-        """
-        held, all_of = self.chunks_per_window, self.chunks_per_lane
-        if held >= all_of or self.excess <= 0:
-            return 0.0
-        return self.excess * (-(-all_of // window) - 1) / (all_of / held - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,18 +95,17 @@ class Quality:
 
     @property
     def window_for_weak(self) -> int | None:
-        """The smallest `window` whose chi-square should be 2 at most; None where only the whole data set will do."""
-        if self.chi_square <= 1:
-            return None
-        low, high = 1, int(np.ceil(max(share.chunks_per_lane for share in self.shares)))
-        while low < high:
-            middle = (low + high) // 2
-            is_enough = self._excess_with(middle) <= WEAK_CHI_SQUARE - 1
-            low, high = (low, middle) if is_enough else (middle + 1, high)
-        return low if self._excess_with(low) > 0 else None
+        """The smallest `window` whose chi-square should be 2 at most; None where only the whole data set will do.
 
-    def _excess_with(self, window: int) -> float:
-        return sum(share.excess_with(window) for share in self.shares)
+        What chi-square has above 1 comes from drawing a window's k chunks out of all K: it goes as 1 / k - 1 / K.
+        """
+        largest = max(self.shares, key=lambda share: share.chunks_per_lane)
+        held, all_of = largest.chunks_per_window, largest.chunks_per_lane
+        if self.chi_square <= 1 or held >= all_of:
+            return None
+        allowed = (WEAK_CHI_SQUARE - 1) / (self.chi_square - 1) * (all_of / held - 1)
+        window = max(int(np.ceil(all_of / (np.floor(allowed) + 1))), 1)
+        return window if window < all_of else None
 
     @property
     def sentence(self) -> str:
@@ -160,7 +148,7 @@ def quality(
     num_batches: int = 256,
     label_of: LabelOf | None = None,
     label_counts: Sequence[npt.ArrayLike] | None = None,
-    files: Sequence[npt.ArrayLike] | None = None,
+    files: Sequence[Int64] | None = None,
 ) -> Quality:
     """Return how well an order mixes, from evenly spaced batches of one epoch.
 
@@ -188,56 +176,55 @@ def quality(
     steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=batch_size, remainder="drop")
     if steps.num_steps < 2:
         raise ValueError(f"{order.num_samples} samples make fewer than two batches of {batch_size}: nothing to compare")
-    counts, expected = _checked_counts(order, label_of, label_counts)
-    label_of = label_of or (lambda which, _, place: place * counts[which].size // int(counts[which].sum()))
+    if (label_of is None) != (label_counts is None):
+        raise ValueError("label_of and label_counts go together")
+    mixed = None if isinstance(order, Order) else order
+    sizes = [one.num_samples for one in (mixed.components if mixed else (order,))]
+    label_of = label_of or (lambda which, _, place: place * _NUM_SORTED // sizes[which])
+    expected = _expected_counts(sizes if mixed is None else mixed.counts, sizes, label_counts)
     lanes = order.lanes_of_epoch(epoch)
     lags = [1 << i for i in range(batch_size.bit_length() - 1)]
-    chi_squares, held, excess, num_chunks, num_files, products = [], [], [], [], [], np.zeros(len(lags))
+    chi_squares, held, num_chunks, num_files, products = [], [], [], [], np.zeros(len(lags))
     for i in range(looked_at := min(num_batches, steps.num_steps)):
         batch = samples_of(lanes, steps, i * steps.num_steps // looked_at)
         labels, place = _labels(order, batch, label_of)
         chi_squares.append(chi_square(labels, expected))
-        products += lag_products(place, lags)
-        held.append(np.bincount(batch.component, minlength=len(counts)) / batch_size)
-        excess.append(_excess(labels, batch.component, counts, expected))
+        products += [np.mean(place[:-lag] * place[lag:]) for lag in lags]
+        held.append(np.bincount(batch.component, minlength=len(sizes)) / batch_size)
         whose, chunk = _distinct(batch.component, batch.chunk)
         num_chunks.append(chunk.size)
-        num_files += [np.unique(np.asarray(all_of)[chunk[whose == i]]).size for i, all_of in enumerate(files or ())]
+        num_files += [np.unique(all_of[chunk[whose == k]]).size for k, all_of in enumerate(files or ())]
     return Quality(
         num_batches=looked_at,
         chi_square=float(np.mean(chi_squares)),
         lag_correlations=dict(zip(lags, (products / looked_at).tolist(), strict=True)),
         num_chunks=float(np.mean(num_chunks)),
         num_files=sum(num_files) / looked_at if num_files else None,  # no two data sets share one
-        shares=_shares(order, np.array(held), np.mean(excess, axis=0).tolist(), epoch),
+        shares=tuple(_share(order, which, np.array(held)[:, which], epoch) for which in range(len(sizes))),
         shuffle=order.shuffle,
     )
 
 
-def _checked_counts(
-    order: Order | MixtureOrder, label_of: LabelOf | None, label_counts: Sequence[npt.ArrayLike] | None
-) -> tuple[list[Int64], Floats]:
-    """Return the samples of each label in each data set, and what of each an epoch has. Shapes [C].
+def _expected_counts(
+    parts: Sequence[int], sizes: Sequence[int], label_counts: Sequence[npt.ArrayLike] | None
+) -> npt.NDArray[np.float64]:
+    """Return how often each label comes in an epoch. Shape [C].
 
-    Raises:
-        ValueError: The counts are not those of the data sets, or without labels, or fewer than two labels occur.
+    Args:
+        parts: Samples that an epoch has of each data set.
+        sizes: Samples that each data set has.
+        label_counts: Samples of each label in each data set; None for sorted data.
     """
-    if (label_of is None) != (label_counts is None):
-        raise ValueError("label_of and label_counts go together")
-    sizes = [component.num_samples for component in _components(order)]
-    counts = [np.asarray(one, dtype=np.int64) for one in label_counts or map(_sorted_counts, sizes)]
-    for one, size in zip(counts, sizes, strict=True):
-        if one.sum() != size:
-            raise ValueError(f"label_counts add up to {one.sum()}, the data set has {size} samples")
-    parts = np.array(sizes if isinstance(order, Order) else order.counts) / np.maximum(sizes, 1)
-    expected = np.asarray(parts @ np.array(counts, dtype=np.float64))
+    borders = np.arange(_NUM_SORTED + 1, dtype=np.int64)
+    counts = label_counts or [np.diff(-(-borders * size // _NUM_SORTED)) for size in sizes]
+    expected = np.zeros(np.shape(counts[0]))
+    for part, size, one in zip(parts, sizes, counts, strict=True):
+        if np.sum(one) != size:
+            raise ValueError(f"label_counts add up to {np.sum(one)}, the data set has {size} samples")
+        expected += np.asarray(one) * (part / max(size, 1))
     if np.count_nonzero(expected) < 2:
         raise ValueError("fewer than two labels occur: every batch is like every other")
-    return counts, expected
-
-
-def _components(order: Order | MixtureOrder) -> tuple[Order, ...]:
-    return (order,) if isinstance(order, Order) else order.components
+    return expected
 
 
 def _distinct(component: Int64, number: Int64) -> tuple[Int64, Int64]:
@@ -246,56 +233,34 @@ def _distinct(component: Int64, number: Int64) -> tuple[Int64, Int64]:
     return pairs >> 40, pairs & ((1 << 40) - 1)
 
 
-def _labels(order: Order | MixtureOrder, batch: Samples, label_of: LabelOf) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the label of each sample, and its place in its lane's fixed order, centred. Shape [B] each."""
+def _labels(order: Order | MixtureOrder, batch: Samples, label_of: LabelOf) -> tuple[Int64, npt.NDArray[np.float64]]:
+    """Return each sample's label, and its place in its lane's fixed order: mean 0, variance 1. Shape [B] each."""
     labels, places = np.empty(batch.row.size, dtype=np.int64), np.empty(batch.row.size)
     for which, epoch in zip(*(one.tolist() for one in _distinct(batch.component, batch.epoch)), strict=True):
         members = np.flatnonzero((batch.component == which) & (batch.epoch == epoch))
         component = order if isinstance(order, Order) else order.component_in(which, epoch)
         place = component.chunk_starts[batch.chunk[members]] + batch.row[members]
         labels[members] = label_of(which, epoch, place)
-        sizes = np.array(component.lane_sizes, dtype=np.int64)
-        lane = batch.lane[members]
-        places[members] = centred(place - (np.cumsum(sizes) - sizes)[lane], sizes[lane])
+        sizes, lane = np.array(component.lane_sizes, dtype=np.float64), batch.lane[members]
+        middle = (np.cumsum(sizes) - (sizes + 1) / 2)[lane]
+        places[members] = (place - middle) / np.sqrt(np.maximum(sizes[lane] ** 2 - 1, 1.0) / 12)
     return labels, places
 
 
-def _excess(labels: npt.NDArray[np.int64], component: Int64, counts: Sequence[Int64], expected: Floats) -> list[float]:
-    """Return what each data set's labels add to the chi-square of a batch beyond what random ones of it would."""
-    occurring = np.flatnonzero(expected)
-    num_samples, batch_size = float(expected.sum()), labels.size
-    of_batch = expected[occurring] * (batch_size / num_samples)
-    correction = (num_samples - batch_size) / (num_samples - 1)  # as in `chi_square`
-    found = []
-    for which, all_of in enumerate(counts):
-        own = all_of[occurring].astype(np.float64)
-        seen = np.bincount(labels[component == which], minlength=expected.size)[occurring]
-        num, size = float(seen.sum()), max(float(own.sum()), 1.0)
-        part = own / size
-        random = num * part * (1 - part) * max(size - num, 0.0) / max(size - 1, 1.0)
-        varies = ((seen - num * part) ** 2 - random) / of_batch
-        found.append(float(varies.sum() / (occurring.size - 1) / correction))
-    return found
-
-
-def _shares(order: Order | MixtureOrder, held: Floats, excess: Sequence[float], epoch: int) -> tuple[Share, ...]:
-    found = []
-    for which, component in enumerate(_components(order)):
-        lanes = component.lanes_of_epoch(epoch)
-        num_slots = sum(lane.window_chunks(window).size for lane in lanes for window in range(lane.num_windows))
-        found.append(
-            Share(
-                name="" if isinstance(order, Order) else order.names[which],
-                expected=1.0 if isinstance(order, Order) else order.counts[which] / order.num_samples,
-                mean=float(held[:, which].mean()),
-                lowest=float(held[:, which].min()),
-                highest=float(held[:, which].max()),
-                excess=excess[which],
-                chunks_per_window=num_slots / max(sum(lane.num_windows for lane in lanes), 1),
-                chunks_per_lane=num_slots / len(lanes),
-            )
-        )
-    return tuple(found)
+def _share(order: Order | MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> Share:
+    """Return what a data set is of the batches, of which it has these parts."""
+    mixed = None if isinstance(order, Order) else order
+    lanes = (order if isinstance(order, Order) else order.components[which]).lanes_of_epoch(epoch)
+    num_slots = sum(lane.window_chunks(window).size for lane in lanes for window in range(lane.num_windows))
+    return Share(
+        name="" if mixed is None else mixed.names[which],
+        expected=1.0 if mixed is None else mixed.counts[which] / mixed.num_samples,
+        mean=float(held.mean()),
+        lowest=float(held.min()),
+        highest=float(held.max()),
+        chunks_per_window=num_slots / max(sum(lane.num_windows for lane in lanes), 1),
+        chunks_per_lane=num_slots / len(lanes),
+    )
 
 
 def chi_square(labels: npt.NDArray[np.integer], label_counts: npt.NDArray[np.integer | np.floating]) -> float:
@@ -314,31 +279,3 @@ def chi_square(labels: npt.NDArray[np.integer], label_counts: npt.NDArray[np.int
     seen = np.bincount(labels, minlength=label_counts.size)[occurring]
     correction = (num_samples - batch_size) / (num_samples - 1)
     return float(((seen - expected) ** 2 / expected).sum() / (occurring.size - 1) / correction)
-
-
-def lag_correlations(place: Int64, lags: list[int], *, num_samples: int) -> dict[int, float]:
-    """Return how samples that many rows apart in a batch hang together: 0 for a random permutation.
-
-    Args:
-        place: Places in the fixed order of the samples of consecutive rows. Shape [B].
-        lags: Distances in rows, each below B.
-        num_samples: Samples of the data set: mean and variance are those of all places, not of these.
-    """
-    return dict(zip(lags, lag_products(centred(place, num_samples), lags).tolist(), strict=True))
-
-
-def centred(place: Int64, num_samples: int | Int64) -> npt.NDArray[np.float64]:
-    """Return places among so many with mean 0 and variance 1 over all of them. Shape [B]."""
-    num = np.asarray(num_samples, dtype=np.float64)
-    return np.asarray((place - (num - 1) / 2) / np.sqrt(np.maximum(num**2 - 1, 1.0) / 12), dtype=np.float64)
-
-
-def lag_products(place: npt.NDArray[np.float64], lags: list[int]) -> npt.NDArray[np.float64]:
-    """Return the mean product of centred places that many rows apart, for each lag."""
-    return np.array([np.mean(place[:-lag] * place[lag:]) for lag in lags])
-
-
-def _sorted_counts(num_samples: int, num_labels: int = 64) -> Int64:
-    """Return the class sizes of `place * num_labels // num_samples`."""
-    borders = -(-np.arange(num_labels + 1, dtype=np.int64) * num_samples // num_labels)
-    return np.diff(borders)

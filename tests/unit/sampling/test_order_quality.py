@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoker.sampling import Order
-from stoker.sampling.quality import chi_square, lag_correlations, quality
+from stoker.sampling.quality import chi_square, quality
 
 
 def test_chi_square_is_the_textbook_one_with_the_correction_for_drawing_without_replacement():
@@ -25,12 +25,6 @@ def test_chi_square_of_true_random_permutations_is_one():
 
 def test_a_label_that_does_not_occur_takes_no_degree_of_freedom():
     assert chi_square(np.array([0, 1, 1]), np.array([5, 5, 0])) == chi_square(np.array([0, 1, 1]), np.array([5, 5]))
-
-
-def test_sorted_places_correlate_and_random_ones_do_not():
-    assert lag_correlations(np.arange(1000), [1], num_samples=1000)[1] == pytest.approx(1, abs=0.01)
-    random = np.random.default_rng(0).permutation(100_000)
-    assert abs(lag_correlations(random, [1], num_samples=100_000)[1]) < 0.01
 
 
 def test_a_window_of_few_chunks_has_the_chi_square_that_theory_gives():
