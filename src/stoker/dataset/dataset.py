@@ -17,10 +17,11 @@ from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.description import Description
 from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.rows import Origin
-from stoker.dataset.runs import RunRule, cut_between_runs, find_runs
+from stoker.dataset.runs import RunRule
 from stoker.dataset.survey import Survey, keep_survey, kept_survey, read_layouts, survey
 from stoker.dataset.tables import open_table
 from stoker.dataset.tables.table import LakeTable, TableSource
+from stoker.dataset.units.cutting import cut_between_runs, find_runs
 from stoker.errors import SourceMissingError
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +13,14 @@ import pyarrow.compute as pc
 from stoker._native import best_fit as fit_into
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
-from stoker.dataset.runs import Runs, comparable, find_runs
+from stoker.dataset.catalogue import Catalogue, OnCount
+from stoker.dataset.runs import Runs, comparable
+from stoker.dataset.units.cutting import find_runs
 from stoker.dataset.units.index import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64
 from stoker.hashing import fingerprint
-
-if TYPE_CHECKING:
-    from stoker.dataset.catalogue import Catalogue, OnCount
 
 # Integer weights add up to between 2**60 and 2**62: as exact as 64 bits allow, and their sum cannot overflow.
 _SUM_BITS = 62
