@@ -17,8 +17,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stoker import _native
 from stoker._native import WindowOrder
+from stoker._native import permute as _permute
+from stoker._native import unpermute as _unpermute
 from stoker.arguments import integer
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.hashing import order_key
@@ -75,7 +76,7 @@ def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
         >>> permute([0, 1, 2, 3, 4], size=5, key=7)
         array([3, 4, 2, 0, 1])
     """
-    return _moved(_native.permute, index, size, key)
+    return _moved(_permute, index, size, key)
 
 
 def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
@@ -85,7 +86,7 @@ def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
         >>> unpermute(permute([0, 1, 2], size=1000, key=7), size=1000, key=7)
         array([0, 1, 2])
     """
-    return _moved(_native.unpermute, index, size, key)
+    return _moved(_unpermute, index, size, key)
 
 
 def _moved(move: Callable[[Int64, int, int, int, Int64], object], index: npt.ArrayLike, size: int, key: int) -> Int64:
@@ -421,7 +422,7 @@ class EpochOrder:
         for window, members in self._by_window(self._window_slots, slot):
             start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
             found = place[members]
-            _native.unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
+            _unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
             positions[members] = found
         return positions
 
