@@ -22,6 +22,7 @@ from stoker.fields.spec import Field
 from stoker.storage.find_storage import storage_for
 from stoker.storage.storage import BytesLike, Storage
 from stoker.testing import SlowStorage
+from stoker.words import bytes_text
 
 NUM_ROWS = 2_097_152
 SEED = 7
@@ -62,6 +63,15 @@ class DemoData:
     def size_bytes(self) -> int:
         """Size of all files."""
         return sum(self.sizes.values())
+
+    @property
+    def told(self) -> str:
+        """What it is, for people."""
+        return (
+            f"a generated ranking log: {self.num_rows:,} rows in {len(self.sizes)} Parquet files, "
+            f"{bytes_text(self.size_bytes)} with zstd; 40 dense floats, 20 ids, a 64-float embedding, two histories up "
+            "to 50 long, country, label"
+        )
 
     @property
     def paths(self) -> list[Path]:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, DemoResult, TimeShares, WayResult
-from stoker.words import bytes_text
 
 # Ways whose first epoch differs from the later ones, for it fills a cache.
 _CACHING = (ARROW, STOKER)
 _MAX_TICKS = 7
+_METHOD = {
+    "busy": "time in which a step runs, over all time from asking for the first batch to the end of the last step; "
+    "while a step runs, the loop may fetch the next batch",
+    "the same work": "each way delivers all columns of each row, in shuffled batches of 4,096, as arrays ready for "
+    "tensors",
+    "local disk": "the caches lie on this machine's disk; what still is in the page cache is read from memory, in "
+    "every way",
+}
 
 
 def write_demo_report(result: DemoResult, path: Path) -> None:
@@ -24,90 +32,37 @@ def write_demo_report(result: DemoResult, path: Path) -> None:
 
 def demo_html(result: DemoResult) -> str:
     """Return the page."""
-    style = (files("stoker.demo") / "report.css").read_text(encoding="utf-8")
+    folder = files("stoker.demo")
     plain, stoker = result.way(PLAIN), result.way(STOKER)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Stoker demo: {plain.later.busy:.0%} → {stoker.later.busy:.0%} busy</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-<p class="brand"><b>stoker</b> demo · {escape(result.when)} · {result.num_rows:,} rows, {result.num_epochs} epochs</p>
-<h1>{_headline(result)}</h1>
-<p class="lead"><b>{escape(_what_is_real(result))}</b></p>
-<p class="lead">{escape(result.conclusion)} {escape(result.comparison)}</p>
-<div class="figures">
-<div><b>{plain.later.busy:.0%}</b><span>busy with plain Parquet reads</span></div>
-<div class="is-ours"><b>{stoker.later.busy:.0%}</b><span>busy with Stoker, from the second epoch on</span></div>
-<div><b>{result.times_plain:.1f}×</b><span>the rows a second</span></div>
-<div><b>{result.of_ceiling:.0%}</b><span>of what batches in RAM give</span></div>
-</div>
-
-<h2>How busy the accelerator is</h2>
-<p class="soft">Five ways to feed the same steps with the same rows: later epochs, and the first where it fills
-a cache.</p>
-<figure>
-<div class="legend"><span><i class="busy"></i>computing</span><span><i class="waited"></i>waiting for data</span>\
-<span><i class="other"></i>idle for another reason</span></div>
-{_bars(result)}
-</figure>
-
-<h2>{result.num_epochs} epochs from beginning to end</h2>
-<p class="soft">The height is how busy the accelerator is at that moment; the lines divide epochs. All lanes
-have one scale.</p>
-<figure>
-{_lanes(result)}
-</figure>
-
-<h2>The numbers</h2>
-<div class="scroll">
-{_table(result)}
-</div>
-
-<h2>What the demo made sure of</h2>
-<ul class="checks">
-{_checks(result)}
-</ul>
-
-<h2>How it was measured</h2>
-<dl>
-{_method(result)}
-</dl>
-{"".join(f'<p class="note">{escape(note)}</p>' for note in result.notes)}
-
-<h2>The machine</h2>
-<dl>
-{_definitions(result.machine)}
-{_definitions({"versions": ", ".join(f"{name} {version}" for name, version in result.versions.items())})}
-</dl>
-
-<h2>Do it again</h2>
-<pre>stoker demo</pre>
-<p class="note">Took {result.wall_s:.0f} seconds here. What else ran on the machine shows in the numbers.</p>
-</main>
-</body>
-</html>
-"""
-
-
-def _headline(result: DemoResult) -> str:
-    waits = result.way(PLAIN).later.waited
-    return f"Read as plain Parquet, the accelerator waits for data {waits:.0%} of the time. It need not."
-
-
-def _what_is_real(result: DemoResult) -> str:
-    """Return the subtitle: what of the demo is simulated."""
-    is_simulated = result.accelerator.startswith("simulated")
-    return (
-        "The remote store and the accelerator are simulated; reading, decoding and the loop are real."
+    is_simulated = result.setting["accelerator"].startswith("simulated")
+    real = "reading, decoding and the loop are real."
+    texts = {
+        "plain_busy": f"{plain.later.busy:.0%}",
+        "plain_waits": f"{plain.later.waited:.0%}",
+        "stoker_busy": f"{stoker.later.busy:.0%}",
+        "times_plain": f"{result.times_plain:.1f}",
+        "of_ceiling": f"{result.of_ceiling:.0%}",
+        "when": result.when,
+        "num_rows": f"{result.num_rows:,}",
+        "num_epochs": str(result.num_epochs),
+        "wall_s": f"{result.wall_s:.0f}",
+        "what_is_real": f"The remote store and the accelerator are simulated; {real}"
         if is_simulated
-        else "The remote store is simulated; the GPU, reading, decoding and the loop are real."
-    )
+        else f"The remote store is simulated; the GPU, {real}",
+        "conclusion": f"{result.conclusion} {result.comparison}",
+    }
+    parts = {
+        "style": (folder / "report.css").read_text(encoding="utf-8"),
+        "bars": "\n".join(_bar_row(way) for way in result.ways),
+        "lanes": _lanes(result),
+        "table": _table(result),
+        "checks": _checks(result),
+        "method": _definitions(result.setting | _METHOD | {way.name: way.how for way in result.ways}),
+        "notes": "".join(f'<p class="note">{escape(note)}</p>' for note in result.notes),
+        "machine": _definitions(result.machine),
+    }
+    page = Template((folder / "report.html").read_text(encoding="utf-8"))
+    return page.substitute({name: escape(text) for name, text in texts.items()} | parts)
 
 
 def _table(result: DemoResult) -> str:
@@ -128,33 +83,8 @@ def _checks(result: DemoResult) -> str:
     )
 
 
-def _method(result: DemoResult) -> str:
-    method = {
-        "data": f"a generated ranking log: {result.num_rows:,} rows in {result.num_files} Parquet files, "
-        f"{bytes_text(result.size_bytes)} with zstd; 40 dense floats, 20 ids, a 64-float embedding, two histories "
-        "up to 50 long, country, label",
-        "remote store": result.link,
-        "accelerator": result.accelerator,
-        "length of a step": result.calibration,
-        "busy": "time in which a step runs, over all time from asking for the first batch to the end of the last step; "
-        "while a step runs, the loop may fetch the next batch",
-        "the same work": "each way delivers all columns of each row, in shuffled batches of 4,096, as arrays ready for "
-        "tensors",
-    }
-    method |= {way.name: way.how for way in result.ways}
-    method["local disk"] = (
-        "the caches lie on this machine's disk; what still is in the page cache is read from memory, in every way"
-    )
-    return _definitions(method)
-
-
 def _definitions(pairs: dict[str, str]) -> str:
     return "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs.items())
-
-
-def _bars(result: DemoResult) -> str:
-    """Return how busy each way keeps the accelerator: thick for later epochs, thin for a first that differs."""
-    return "\n".join(_bar_row(way) for way in result.ways)
 
 
 def _lanes(result: DemoResult) -> str:

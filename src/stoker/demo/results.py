@@ -118,13 +118,7 @@ class WayResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Something the demo made sure of.
-
-    Attributes:
-        text: What was checked, as a statement.
-        holds: Whether it is so.
-        detail: On which evidence.
-    """
+    """Something the demo made sure of: a statement, whether it is so, and on which evidence."""
 
     text: str
     holds: bool
@@ -139,15 +133,9 @@ class DemoResult:
         ways: The ways, in the order they are shown.
         checks: What was made sure of.
         num_rows: Rows of the data set.
-        num_files: Its files.
-        size_bytes: Its size as Parquet.
         num_epochs: Epochs of each way, but for slow ones on a slow machine.
-        accelerator: What trained.
-        step_s: Seconds a step.
-        calibration: How the length of a step was chosen.
-        link: What stood between the files and the reader.
-        machine: What it ran on, by name.
-        versions: Version of each part.
+        setting: What all ways were given, by name: data set, remote store, accelerator, length of a step.
+        machine: What it ran on, by name; the versions of what did the work, too.
         wall_s: Seconds of everything.
         when: Date of the run.
         notes: What a reader should know beside the numbers.
@@ -156,15 +144,9 @@ class DemoResult:
     ways: tuple[WayResult, ...]
     checks: tuple[Check, ...]
     num_rows: int
-    num_files: int
-    size_bytes: int
     num_epochs: int
-    accelerator: str
-    step_s: float
-    calibration: str
-    link: str
+    setting: dict[str, str]
     machine: dict[str, str]
-    versions: dict[str, str]
     wall_s: float
     when: str
     notes: tuple[str, ...]
@@ -192,13 +174,9 @@ class DemoResult:
         """Return everything as JSON can write it, the figures that are worked out included."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         for way, described in zip(self.ways, data["ways"], strict=True):
-            described["first"] = asdict(way.first)
-            described["later"] = asdict(way.later)
-        return data | {
-            "of_ceiling": self.of_ceiling,
-            "times_plain": self.times_plain,
-            "checks_hold": self.checks_hold,
-        }
+            described |= {"first": asdict(way.first), "later": asdict(way.later)}
+        worked_out = ("of_ceiling", "times_plain", "checks_hold")
+        return data | {name: getattr(self, name) for name in worked_out}
 
     @property
     def conclusion(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -33,7 +33,7 @@ from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, THREADS, Check
 from stoker.demo.screen import Screen
 from stoker.demo.ways import BATCH_SIZE, STACKED, ArrowCache, PlainReads, RamBatches, Source, StokerLoader, Way
 from stoker.doctor.gpu import has_cuda
-from stoker.fields.spec import Array, Arrays, Ragged
+from stoker.fields.spec import Arrays, Ragged
 from stoker.host.machine import free_memory_bytes, machine, num_cores, versions
 from stoker.storage.find_storage import storage_for
 
@@ -49,6 +49,8 @@ _UNCACHED_STEPS = 128
 _RAM_SHARE = 0.5
 # A row takes 0.17 kB as Parquet, 0.95 kB as Arrow and 1.1 kB as chunks; the caches are there together.
 _DISK_BYTES_A_ROW, _DATA_BYTES_A_ROW = 2_400, 200
+
+OnBatch = Callable[[Arrays], object]
 
 
 def default_folder() -> Path:
@@ -84,46 +86,33 @@ def run_demo(
         StokerError: Something went wrong on the way; a way that delivers wrong rows is no error but a failed check.
     """
     start = time.perf_counter()
-    screen = Screen(console or Console())
     work = folder / "work"
-    with ExitStack() as stack:
-        stack.enter_context(screen)
+    with Screen(console or Console()) as screen:
         _check_room(folder, num_rows)
         shutil.rmtree(work, ignore_errors=True)
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
         screen.begin("writing the data set", num_rows)
         data = make_data(folder / "data", num_rows=num_rows, num_threads=num_cores(), on_rows=screen.advance)
-        screen.show_data(data, took_s=time.perf_counter() - start)
         link = MeteredLink(data.folder, latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
-        link_text = (
-            f"simulated: local files behind {latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
-        )
-        screen.say("remote store", link_text)
-
         contest = _Contest(data=data, link=link, work=work, screen=screen, num_epochs=num_epochs)
-        rate = data.num_rows / contest.alone_s(PlainReads(contest.remote, num_threads=contest.num_threads))
-        contest.accelerator = _accelerator_for(_PLAIN_BUSY * BATCH_SIZE / rate)
-        step_s = contest.accelerator.step_s
-        calibration = (
-            f"an epoch of plain reads alone gave {rate:,.0f} rows/s; steps of {step_s * 1e3:.2f} ms for "
-            f"{BATCH_SIZE:,} rows each are {step_s * rate / BATCH_SIZE:.0%} of that time"
-        )
-        screen.say("accelerator", contest.accelerator.description)
-        screen.say("", calibration)
-        ways, cold = contest.run_ways(num_plain_epochs=min(num_epochs, int(_SLOW_WAY_S * rate / data.num_rows) or 1))
+        try:
+            contest.say("data set", data.told)
+            contest.say("", f"{'found' if data.was_there else 'written'} in {data.folder}")
+            speed = f"{latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
+            contest.say("remote store", f"simulated: local files behind {speed}")
+            num_plain_epochs = contest.calibrate()
+            cold: list[str] = []
+            ways = contest.run_ways(num_plain_epochs, lambda batch: cold.append(digest_of(batch)))
+            checks = (_check_rows(data, ways), *contest.check_bytes(cold))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        parts = ", ".join(f"{name} {version}" for name, version in versions().items())
         result = DemoResult(
             ways=tuple(ways),
-            checks=(_check_rows(data, ways), *contest.check_bytes(cold)),
-            num_rows=data.num_rows,
-            num_files=len(data.paths),
-            size_bytes=data.size_bytes,
+            checks=checks,
+            num_rows=num_rows,
             num_epochs=num_epochs,
-            accelerator=contest.accelerator.description,
-            step_s=step_s,
-            calibration=calibration,
-            link=link_text,
-            machine=machine(),
-            versions=versions(),
+            setting=contest.setting,
+            machine=machine() | {"versions": parts},
             wall_s=time.perf_counter() - start,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(contest.notes),
@@ -145,102 +134,86 @@ class _Contest:
     num_epochs: int
     num_threads: int = field(default_factory=num_cores)
     accelerator: Accelerator = field(init=False)
+    setting: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of a whole epoch."""
-        return -(-self.data.num_rows // BATCH_SIZE)
+    def __post_init__(self) -> None:
+        urls, files = tuple(map(str, self.data.paths)), storage_for(str(self.data.folder), storage_options=None)
+        self.remote = Source(urls=urls, storage=self.link, seed=SEED)
+        self.local = Source(urls=urls, storage=files, seed=SEED)
+        self.num_steps = -(-self.data.num_rows // BATCH_SIZE)
 
-    @property
-    def remote(self) -> Source:
-        """The rows behind the link."""
-        return Source(urls=tuple(map(str, self.data.paths)), storage=self.link, seed=SEED)
+    def say(self, name: str, text: str) -> None:
+        """Print something of the setting, and keep it where it has a name."""
+        self.setting |= {name: text} if name else {}
+        self.screen.say(name, text)
 
-    @property
-    def local(self) -> Source:
-        """The rows without it."""
-        storage = storage_for(str(self.data.folder), storage_options=None)
-        return Source(urls=self.remote.urls, storage=storage, seed=SEED)
-
-    def alone_s(self, way: Way) -> float:
-        """Return the seconds of a whole epoch with no accelerator behind it."""
+    def calibrate(self) -> int:
+        """Make the accelerator as fast as plain reads alone ask for; return how many epochs a plain way may train."""
         self.screen.begin("plain reads alone", self.num_steps)
         start = time.perf_counter()
-        with closing(way), closing(way.epoch(0)) as batches:
+        with closing(PlainReads(self.remote, num_threads=self.num_threads).epoch(0)) as batches:
             for _ in batches:
                 self.screen.advance()
-        return time.perf_counter() - start
+        rate = self.data.num_rows / (time.perf_counter() - start)
+        self.accelerator = _accelerator_for(_PLAIN_BUSY * BATCH_SIZE / rate)
+        step_s = self.accelerator.step_s
+        self.say("accelerator", self.accelerator.description)
+        self.say(
+            "length of a step",
+            f"an epoch of plain reads alone gave {rate:,.0f} rows/s; steps of {step_s * 1e3:.2f} ms for "
+            f"{BATCH_SIZE:,} rows each are {step_s * rate / BATCH_SIZE:.0%} of that time",
+        )
+        return min(self.num_epochs, int(_SLOW_WAY_S * rate / self.data.num_rows) or 1)
 
-    def run_ways(self, *, num_plain_epochs: int) -> tuple[list[WayResult], list[str]]:
-        """Return each way's result, and the digests of all batches of Stoker's first epoch."""
-        num, remote = self.num_threads, self.remote
+    def run_ways(self, num_plain_epochs: int, on_first: OnBatch) -> list[WayResult]:
+        """Return each way's result; `on_first` is told of the batches of Stoker's first epoch."""
+        num, remote, all_epochs = self.num_threads, self.remote, self.num_epochs
         threads = "1 thread" if num == 1 else f"{num} threads"
-        if num_plain_epochs < self.num_epochs:
+        if num_plain_epochs < all_epochs:
             self.notes.append(
-                f"Both plain ways were measured over {num_plain_epochs} of {self.num_epochs} epochs, to keep the "
-                "demo short: each of their epochs is the same work."
+                f"Both plain ways were measured over {num_plain_epochs} of {all_epochs} epochs, to keep the demo "
+                "short: each of their epochs is the same work."
             )
-            self.screen.say("", self.notes[-1])
-        plain = self._train(
-            PlainReads(remote, num_threads=num),
-            key=PLAIN,
-            name="plain Parquet reads",
-            how=f"{threads} read row groups ahead and decode them; each becomes arrays once; rows of four row groups "
-            "are mixed",
-            num_epochs=num_plain_epochs,
+            self.say("", self.notes[-1])
+        how = (
+            f"{threads} read row groups ahead and decode them; each becomes arrays once; rows of four row groups are "
+            "mixed"
         )
-        more = self._train(
-            PlainReads(remote, num_threads=4 * num),
-            key=THREADS,
-            name="4 × the threads",
-            how=f"the same with {4 * num} threads",
-            num_epochs=num_plain_epochs,
+        plain = PlainReads(remote, num_threads=num)
+        results = [self._train(plain, PLAIN, "plain Parquet reads", how, num_plain_epochs)]
+        more, how = PlainReads(remote, num_threads=4 * num), f"the same with {4 * num} threads"
+        results.append(self._train(more, THREADS, "4 × the threads", how, num_plain_epochs))
+        how = (
+            f"decoded tables are kept as Arrow files and mapped; {threads} draw the rows of each batch in Arrow, which "
+            "become arrays when the batch is dequeued"
         )
-        arrow = self._train(
-            ArrowCache(remote, folder=self.work / "arrow", num_threads=num),
-            key=ARROW,
-            name="Arrow on SSD",
-            how=f"decoded tables are kept as Arrow files and mapped; {threads} draw the rows of each batch in Arrow, "
-            "which become arrays when the batch is dequeued",
-        )
-        cold: list[str] = []
-        stoker = self._train(
-            StokerLoader(remote, cache=self.work / "stoker", num_threads=num),
-            key=STOKER,
-            name="Stoker",
-            how=f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather",
-            on_first=lambda batch: cold.append(digest_of(batch)),
-        )
+        arrow = ArrowCache(remote, folder=self.work / "arrow", num_threads=num)
+        results.append(self._train(arrow, ARROW, "Arrow on SSD", how, all_epochs))
+        how = f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather"
+        stoker = StokerLoader(remote, cache=self.work / "stoker", num_threads=num)
+        results.append(self._train(stoker, STOKER, "Stoker", how, all_epochs, on_first))
         self.screen.begin("batches into RAM", self.num_steps)
         in_ram = RamBatches(self.local, num_threads=num, limit_bytes=int(free_memory_bytes() * _RAM_SHARE))
         if not in_ram.is_whole:
             self.notes.append("Not all batches fit into the free memory: the ceiling was measured with those that do.")
-        ram = self._train(in_ram, key=RAM, name="batches in RAM", how="all batches lie in memory already: the ceiling")
-        return [plain, more, arrow, stoker, ram], cold
+        how = "all batches lie in memory already: the ceiling"
+        return [*results, self._train(in_ram, RAM, "batches in RAM", how, all_epochs)]
 
     def _train(
-        self,
-        way: Way,
-        *,
-        key: str,
-        name: str,
-        how: str,
-        num_epochs: int | None = None,
-        on_first: Callable[[Arrays], object] = lambda _: None,
+        self, way: Way, key: str, name: str, how: str, num_epochs: int, on_first: OnBatch = lambda _: None
     ) -> WayResult:
-        """Train all epochs of one way, close it, and return what it gave; `on_first` is told of the first's batches."""
+        """Train epochs of one way, close it, and return what it gave; `on_first` is told of the first's batches."""
         results = []
         with closing(way):
-            for epoch in range(num_epochs or self.num_epochs):
+            for epoch in range(num_epochs):
                 self.screen.begin(f"{name}, epoch {epoch + 1}", self.num_steps)
                 results.append(self._measure(way, epoch, on_first if epoch == 0 else lambda _: None))
                 self.screen.show_epoch(name, results[-1])
-        return WayResult(
-            key=key, name=name, how=how, epochs=tuple(results), has_all_rows=getattr(way, "is_whole", True)
-        )
+        whole = getattr(way, "is_whole", True)
+        return WayResult(key=key, name=name, how=how, epochs=tuple(results), has_all_rows=whole)
 
-    def _measure(self, way: Way, epoch: int, on_batch: Callable[[Arrays], object]) -> EpochResult:
+    def _measure(self, way: Way, epoch: int, on_batch: OnBatch) -> EpochResult:
         """Train one epoch and return what it gave."""
         fetches: list[TimeRange] = []
         num_rows = checksum = 0
@@ -250,7 +223,7 @@ class _Contest:
             for batch in batches:
                 fetches.append(TimeRange(asked, time.perf_counter()))
                 self.accelerator.step(batch)
-                checked = _checked(batch)
+                checked = np.asarray(batch["dense"])[:, STACKED["dense"][0].index(CHECKED_COLUMN)]
                 num_rows += len(checked)
                 checksum += checksum_of(checked)
                 on_batch(batch)
@@ -312,12 +285,9 @@ def _check_rows(data: DemoData, ways: list[WayResult]) -> Check:
         for way, e in whole
         if (e.num_rows, e.checksum) != (data.num_rows, data.checksum)
     ]
-    return Check(
-        text="every way delivered every row exactly once an epoch",
-        holds=not wrong,
-        detail="; ".join(wrong)
-        or f"{len(whole)} epochs of {data.num_rows:,} rows, each with the checksum of the rows as made",
-    )
+    right = f"{len(whole)} epochs of {data.num_rows:,} rows, each with the checksum of the rows as made"
+    text = "every way delivered every row exactly once an epoch"
+    return Check(text=text, holds=not wrong, detail="; ".join(wrong) or right)
 
 
 def _accelerator_for(step_s: float) -> Accelerator:
@@ -327,13 +297,6 @@ def _accelerator_for(step_s: float) -> Accelerator:
 
         return CudaAccelerator(step_s)
     return SimulatedAccelerator(step_s)
-
-
-def _checked(batch: Arrays) -> Array:
-    """Return the batch's `CHECKED_COLUMN`. Shape [B]."""
-    dense = batch["dense"]
-    assert not isinstance(dense, Ragged)
-    return dense[:, STACKED["dense"][0].index(CHECKED_COLUMN)]
 
 
 def digest_of(batch: Arrays) -> str:

@@ -11,13 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from stoker.demo.data import DemoData
 from stoker.demo.results import STOKER, DemoResult, EpochResult, TimeShares
-from stoker.words import bar_text, bytes_text
+from stoker.words import bar_text
 
-_BAR_CELLS = 16
-_SHORT_BAR_CELLS = 10
-_LABEL_CELLS = 22
+_BAR_CELLS, _SHORT_BAR_CELLS = 16, 10
 # Waiting for data this much of the time is the case that the bar should make plain.
 _STARVED = 0.5
 # Below this width the table leaves out what it can do without.
@@ -50,25 +47,19 @@ class Screen:
         self._last_name = ""
 
     def __enter__(self) -> Self:
-        self._console.print()
-        self._console.print(Text.assemble(("stoker demo", "bold"), "  five ways to feed an accelerator"))
-        self._console.print()
+        self._print("\n", ("stoker demo", "bold"), "  five ways to feed an accelerator\n", indent="")
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def show_data(self, data: DemoData, *, took_s: float) -> None:
-        """Print what the data set is, and how long it took to have it."""
-        how = "found" if data.was_there else f"written in {took_s:.0f} s"
-        self.say("data set", f"{data.num_rows:,} rows in {len(data.paths)} files, {bytes_text(data.size_bytes)}, {how}")
-        self.say("", str(data.folder))
+    def _print(self, *parts: str | tuple[str, str], indent: str = "  ") -> None:
+        self._console.print(Text.assemble(indent, *parts), soft_wrap=True)
 
     def say(self, label: str, text: str) -> None:
         """Print a labelled line."""
-        line = Text.assemble("  ", (f"{label:<14}", "bold"), (text, "" if label else "dim"))
-        self._console.print(line, soft_wrap=True)
+        self._print((f"{label:<18}", "bold"), (text, "" if label else "dim"))
 
     def begin(self, what: str, num: int) -> None:
         """Show that something begins that has so many steps."""
@@ -83,36 +74,31 @@ class Screen:
         if name != self._last_name:
             self._console.print()
         shares = TimeShares.of([epoch])
-        line = Text.assemble(
-            "  ",
-            (f"{'' if name == self._last_name else name:<{_LABEL_CELLS}}", "bold"),
+        self._print(
+            (f"{'' if name == self._last_name else name:<22}", "bold"),
             (f"epoch {epoch.epoch + 1}  ", "dim"),
-            *_bar(shares),
+            *_bar(shares, _BAR_CELLS),
             f" {shares.busy:>6.1%} busy  {shares.rows_per_s:>11,.0f} rows/s  {epoch.wall_s:>5.1f} s",
         )
-        self._console.print(line, soft_wrap=True)
         self._last_name = name
 
     def show_result(self, result: DemoResult, *, html: Path | None) -> None:
         """Print the table, the checks and the conclusion."""
-        console = self._console
-        console.print()
-        table = _table(result, is_wide=console.width >= _WIDE_CELLS)
-        console.print(Padding(table, (0, 0, 0, 2)))
+        self._console.print()
+        self._console.print(Padding(_table(result, is_wide=self._console.width >= _WIDE_CELLS), (0, 0, 0, 2)))
         for note in result.notes:
-            console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
-        console.print()
+            self._print((note, "dim"))
+        self._console.print()
         for check in result.checks:
-            mark = ("  ✓ ", "bold green") if check.holds else ("  ✗ ", "bold red")
-            console.print(Text.assemble(mark, check.text), soft_wrap=True)
-            console.print(Text(f"    {check.detail}", style="dim"), soft_wrap=True)
-        console.print()
-        console.print(Text.assemble("  ", (result.conclusion, "bold")), soft_wrap=True)
-        console.print(Text(f"  {result.comparison}"), soft_wrap=True)
-        console.print(Text(f"  {result.wall_s:.0f} s in all.", style="dim"), soft_wrap=True)
+            self._print(("✓ ", "bold green") if check.holds else ("✗ ", "bold red"), check.text)
+            self._print((f"  {check.detail}", "dim"))
+        self._console.print()
+        self._print((result.conclusion, "bold"))
+        self._print(result.comparison)
+        self._print((f"{result.wall_s:.0f} s in all.", "dim"))
         if html is not None:
-            console.print(Text.assemble("  ", ("The picture: ", "dim"), str(html)), soft_wrap=True)
-        console.print()
+            self._print(("The picture: ", "dim"), str(html))
+        self._console.print()
 
 
 def _table(result: DemoResult, *, is_wide: bool) -> Table:
@@ -123,13 +109,13 @@ def _table(result: DemoResult, *, is_wide: bool) -> Table:
         table.add_column(head, justify="left" if head == _BAR_HEAD else "right", no_wrap=True)
     for way in result.ways:
         figures: dict[str, str | Text] = {**result.figures(way)}
-        bar = _bar(way.later, num_cells=_BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
+        bar = _bar(way.later, _BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
         figures[_BAR_HEAD] = Text.assemble(*bar, f" {figures[_BAR_HEAD]:>6}")
         table.add_row(way.name, *(figures[head] for head in heads), style="bold" if way.key == STOKER else "")
     return table
 
 
-def _bar(shares: TimeShares, *, num_cells: int = _BAR_CELLS) -> list[tuple[str, str]]:
+def _bar(shares: TimeShares, num_cells: int) -> list[tuple[str, str]]:
     """Return a bar in styled parts: what was computed, and the rest."""
     full = bar_text(shares.busy, num_cells)
     return [(full, "green"), ("░" * (num_cells - len(full)), "red" if shares.waited > _STARVED else "dim")]

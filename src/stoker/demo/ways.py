@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -58,6 +58,8 @@ _RAGGED = ("clicked_items", "viewed_categories")
 _BLOCK_ROWS = 4_096
 
 Batches: TypeAlias = Generator[Arrays, None, None]
+Pools: TypeAlias = Generator[tuple[pa.Table, list[Int64]], None, None]
+"""Rows that are mixed with each other, and which of them each batch has."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -92,6 +94,13 @@ class Source:
     seed: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _RowGroup:
+    url: str
+    footer: pq.FileMetaData
+    number: int
+
+
 class PlainReads(Way):
     """Row groups read ahead, decoded, turned into arrays once each, mixed, and cut into batches by one more thread.
 
@@ -101,26 +110,65 @@ class PlainReads(Way):
     """
 
     def __init__(self, source: Source, *, num_threads: int) -> None:
-        self._groups = _RowGroups(source)
+        self._source = source
         self._num_threads = num_threads
 
     def epoch(self, epoch: int) -> Batches:
         """Yield each row once in shuffled batches."""
-        groups = self._groups.shuffled(epoch)
-        # One row group more than is being read: a reader never waits for the mixer, and memory stays bounded.
-        tables = _ahead(self._groups.read, groups, num_threads=self._num_threads, num_ahead=self._num_threads + 1)
 
         def batches() -> Batches:
-            with closing(tables):
-                for pool, order in _mixed(tables, self._groups.rng(epoch)):
+            # One row group more than is being read: a reader never waits for the mixer, and memory stays bounded.
+            with closing(self._mixed(epoch, num_ahead=self._num_threads + 1)) as pools:
+                for pool, orders in pools:
                     arrays = arrays_of(pool)
-                    for rows in _cut(order):
-                        yield take(arrays, rows)
+                    yield from (take(arrays, rows) for rows in orders)
 
         yield from _in_background(batches(), num_ahead=_PLAIN_AHEAD)
 
+    def _mixed(self, epoch: int, *, num_ahead: int) -> Pools:
+        """Yield the rows of `SHUFFLE_ROW_GROUPS` row groups at a time, in random order.
 
-class ArrowCache(Way):
+        Batches are whole but for the epoch's last: rows left over join the next pool.
+        """
+        order = np.random.default_rng([self._source.seed, epoch]).permutation(len(self._row_groups))
+        groups = [self._row_groups[i] for i in order]
+        rng = np.random.default_rng([self._source.seed, epoch, 1])
+        pool: list[pa.Table] = []
+        tables = _ahead(self._table, groups, num_threads=self._num_threads, num_ahead=num_ahead)
+        with closing(tables):
+            for number, table in enumerate(tables, 1):
+                pool.append(table)
+                if number % SHUFFLE_ROW_GROUPS == 0 and number < len(groups):
+                    rows = pa.concat_tables(pool)
+                    *whole, rest = _cut(rng.permutation(len(rows)))
+                    yield rows, whole
+                    pool = [rows.take(pa.array(rest))]
+        rows = pa.concat_tables(pool)
+        yield rows, _cut(rng.permutation(len(rows)))
+
+    def _table(self, group: _RowGroup) -> pa.Table:
+        """Fetch a row group and decode it on this thread, for the caller brings the threads."""
+        with pq.ParquetFile(self._file(group.url), metadata=group.footer, pre_buffer=True) as file:
+            return file.read_row_group(group.number, use_threads=False)
+
+    @cached_property
+    def _row_groups(self) -> list[_RowGroup]:
+        """All row groups; the footers are read once, at the first use, and all at the same time."""
+        urls = self._source.urls
+        footers = _ahead(
+            lambda url: pq.read_metadata(self._file(url)), urls, num_threads=_MAX_FOOTERS, num_ahead=len(urls)
+        )
+        return [
+            _RowGroup(url=url, footer=footer, number=number)
+            for url, footer in zip(urls, footers, strict=True)
+            for number in range(footer.num_row_groups)
+        ]
+
+    def _file(self, url: str) -> pa.PythonFile:
+        return pa.PythonFile(_StoredFile(self._source.storage, url), mode="r")
+
+
+class ArrowCache(PlainReads):
     """Row groups kept as Arrow files on SSD, and mapped into memory: the cache that is tried first.
 
     Parquet is gone from it. Rows are drawn in Arrow, and become arrays when their batch is dequeued.
@@ -132,32 +180,31 @@ class ArrowCache(Way):
     """
 
     def __init__(self, source: Source, *, folder: Path, num_threads: int) -> None:
-        self._groups = _RowGroups(source)
+        super().__init__(source, num_threads=num_threads)
         self._folder = folder
-        self._num_threads = num_threads
         folder.mkdir(parents=True, exist_ok=True)
 
     def epoch(self, epoch: int) -> Batches:
         """Yield each row once in shuffled batches."""
-        num_threads, groups = self._num_threads, self._groups.shuffled(epoch)
-        tables = _ahead(self._table, groups, num_threads=num_threads, num_ahead=SHUFFLE_ROW_GROUPS)
 
         def parts() -> Generator[tuple[pa.Table, Int64], None, None]:
-            with closing(tables):
-                for pool, order in _mixed(tables, self._groups.rng(epoch)):
+            with closing(self._mixed(epoch, num_ahead=SHUFFLE_ROW_GROUPS)) as pools:
+                for pool, orders in pools:
                     whole = pool.combine_chunks()  # Arrow draws from one chunk far faster than from several
-                    yield from ((whole, rows) for rows in _cut(order))
+                    yield from ((whole, rows) for rows in orders)
+
+        def draw(part: tuple[pa.Table, Int64]) -> pa.Table:
+            return part[0].take(pa.array(part[1]))
 
         with closing(_in_background(parts(), num_ahead=_ARROW_AHEAD)) as drawn:
-            batches = _ahead(_take_in_arrow, drawn, num_threads=num_threads, num_ahead=_ARROW_AHEAD)
-            with closing(batches):
-                for batch in batches:
-                    yield arrays_of(batch)
+            tables = _ahead(draw, drawn, num_threads=self._num_threads, num_ahead=_ARROW_AHEAD)
+            with closing(tables):
+                yield from map(arrays_of, tables)
 
     def _table(self, group: _RowGroup) -> pa.Table:
         path = self._folder / f"{Path(group.url).stem}-{group.number:03}.arrow"
         if not path.exists():
-            table = self._groups.read(group)
+            table = super()._table(group)
             aside = path.with_suffix(".part")
             with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table)
@@ -265,11 +312,6 @@ def take(arrays: Arrays, rows: Int64) -> Arrays:
     }
 
 
-def _take_in_arrow(part: tuple[pa.Table, Int64]) -> pa.Table:
-    table, rows = part
-    return table.take(pa.array(rows))
-
-
 def _one_chunk(column: pa.ChunkedArray) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -283,29 +325,9 @@ def _stacked(columns: Sequence[Array], dtype: str) -> Array:
     return stacked
 
 
-def _mixed(tables: Iterable[pa.Table], rng: np.random.Generator) -> Iterator[tuple[pa.Table, Int64]]:
-    """Yield pools of `SHUFFLE_ROW_GROUPS` tables with their rows in random order; rows left over join the next pool.
-
-    Of all pools but the last, the order has a multiple of `BATCH_SIZE` rows.
-    """
-    pool: list[pa.Table] = []
-    num_tables = 0
-    for table in tables:
-        pool.append(table)
-        num_tables += 1
-        if num_tables == SHUFFLE_ROW_GROUPS:
-            rows = pa.concat_tables(pool)
-            order = rng.permutation(len(rows))
-            num_whole = len(order) // BATCH_SIZE * BATCH_SIZE
-            yield rows, order[:num_whole]
-            pool, num_tables = [rows.take(pa.array(order[num_whole:]))], 0
-    rows = pa.concat_tables(pool)
-    yield rows, rng.permutation(len(rows))
-
-
-def _cut(order: Int64) -> Iterator[Int64]:
-    for start in range(0, len(order), BATCH_SIZE):
-        yield order[start : start + BATCH_SIZE]
+def _cut(order: Int64) -> list[Int64]:
+    """Return rows of whole batches, and what is left over."""
+    return np.split(order, range(BATCH_SIZE, len(order), BATCH_SIZE))
 
 
 def _ahead(
@@ -336,50 +358,6 @@ def _in_background(items: Generator[Made, None, None], *, num_ahead: int) -> Gen
             if item is None:
                 return
             yield item
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RowGroup:
-    url: str
-    footer: pq.FileMetaData
-    number: int
-
-
-class _RowGroups:
-    """All row groups of the source's files; the footers are read once, at the first use."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def shuffled(self, epoch: int) -> list[_RowGroup]:
-        """Return the row groups in an order of the epoch's own."""
-        order = np.random.default_rng([self._source.seed, epoch]).permutation(len(self._all))
-        return [self._all[i] for i in order]
-
-    def rng(self, epoch: int) -> np.random.Generator:
-        """Return what mixes the rows of an epoch."""
-        return np.random.default_rng([self._source.seed, epoch, 1])
-
-    def read(self, group: _RowGroup) -> pa.Table:
-        """Fetch a row group and decode it on this thread, for the caller brings the threads."""
-        with pq.ParquetFile(self._file(group.url), metadata=group.footer, pre_buffer=True) as file:
-            return file.read_row_group(group.number, use_threads=False)
-
-    @cached_property
-    def _all(self) -> list[_RowGroup]:
-        # Each waits for the latency twice: at the same time, not one after the other.
-        urls = self._source.urls
-        footers = _ahead(
-            lambda url: pq.read_metadata(self._file(url)), urls, num_threads=_MAX_FOOTERS, num_ahead=len(urls)
-        )
-        return [
-            _RowGroup(url=url, footer=footer, number=number)
-            for url, footer in zip(urls, footers, strict=True)
-            for number in range(footer.num_row_groups)
-        ]
-
-    def _file(self, url: str) -> pa.PythonFile:
-        return pa.PythonFile(_StoredFile(self._source.storage, url), mode="r")
 
 
 class _StoredFile(io.RawIOBase):
