@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from stoker.arrow import is_list
+from stoker.arrow import around, entries_of, is_list
 
 ID = b"PARQUET:field_id"
 NAMES = b"stoker:names"
@@ -36,6 +36,11 @@ class Member(NamedTuple):
     name: str
     inside: tuple[Member, ...] | None = None
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether the file calls it the same."""
+        return self.stored == self.name and self.inside is None
+
 
 def named(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool) -> tuple[Member, ...] | None:
     """Return how a table calls the columns of a file; None where both call them alike.
@@ -46,10 +51,8 @@ def named(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool
         by_id: Whether ids tell, where the file has them.
     """
     members = _members(stored, wanted, by_id=by_id and has_ids(stored))
-    here = {member.name for member in members}
-    is_alike = all(member.stored == member.name and member.inside is None for member in members) and not any(
-        field.name in {other.name for other in stored} for field in wanted if field.name not in here
-    )
+    lost = {field.name for field in wanted} - {member.name for member in members}
+    is_alike = all(member.is_alike for member in members) and not lost & {field.name for field in stored}
     return None if is_alike else members
 
 
@@ -59,11 +62,9 @@ def has_ids(fields: Iterable[pa.Field]) -> bool:
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_struct(kind):
-        return [kind.field(i) for i in range(kind.num_fields)]
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
-    return [kind.value_field] if is_list(kind) else []
+    return [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) or is_list(kind) else []
 
 
 def _members(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool) -> tuple[Member, ...]:
@@ -86,7 +87,7 @@ def _inside(stored: pa.DataType, wanted: pa.DataType, *, by_id: bool) -> tuple[M
     mine, theirs = _children(stored), _children(wanted)
     if pa.types.is_struct(stored) and pa.types.is_struct(wanted):
         members = _members(mine, theirs, by_id=by_id)
-        is_same = len(members) == len(mine) and all(m.stored == m.name and m.inside is None for m in members)
+        is_same = len(members) == len(mine) and all(member.is_alike for member in members)
         return None if is_same else members
     if len(mine) != len(theirs) or pa.types.is_struct(stored) or pa.types.is_struct(wanted):
         return None
@@ -128,15 +129,15 @@ def by_table_names(
 def renamed(table: pa.Table, members: Sequence[Member]) -> pa.Table:
     """Return columns of a file with the names of the table; what is no column of the table is left out."""
     here = [member for member in members if member.stored in table.schema.names]
+    if not here:
+        return table.select([])
     columns = []
     for member in here:
         column = table.column(member.stored)
-        if member.inside is not None:
-            chunks = column.chunks or [pa.array([], column.type)]
-            column = pa.chunked_array([_renamed(chunk, member.inside) for chunk in chunks])
-        columns.append(column)
-    if not here:
-        return table.select([])
+        chunks = column.chunks or [pa.nulls(0, column.type)]
+        columns.append(
+            column if member.inside is None else pa.chunked_array([_renamed(c, member.inside) for c in chunks])
+        )
     return pa.Table.from_arrays(columns, names=[member.name for member in here])
 
 
@@ -149,18 +150,12 @@ def _renamed(array: pa.Array, inside: tuple[Member, ...] | None) -> pa.Array:
         arrays = [_renamed(array.field(kind.get_field_index(member.stored)), member.inside) for member in here]
         fields = [pa.field(member.name, one.type) for member, one in zip(here, arrays, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
-    # Offsets and nulls stay where they are; `values`, `keys` and `items` are those of the whole buffer, unsliced.
     if pa.types.is_map(kind):
-        parts = [_renamed(part, member.inside) for part, member in zip((array.keys, array.items), inside, strict=True)]
-        fields = [pa.field("key", parts[0].type, nullable=False), pa.field("value", parts[1].type)]
-        child, new = pa.StructArray.from_arrays(parts, fields=fields), pa.map_(parts[0].type, parts[1].type)
-    else:
-        child = _renamed(array.values, inside[0].inside)
-        if pa.types.is_fixed_size_list(kind):
-            new = pa.list_(child.type, kind.list_size)
-        else:
-            new = (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(child.type)
-    num_buffers = 1 if pa.types.is_fixed_size_list(kind) else 2
-    return pa.Array.from_buffers(
-        new, len(array), array.buffers()[:num_buffers], array.null_count, array.offset, children=[child]
-    )
+        keys, items = (
+            _renamed(part, member.inside) for part, member in zip((array.keys, array.items), inside, strict=True)
+        )
+        return around(array, entries_of(keys, items), pa.map_(keys.type, items.type))
+    child = _renamed(array.values, inside[0].inside)
+    if pa.types.is_fixed_size_list(kind):
+        return around(array, child, pa.list_(child.type, kind.list_size))
+    return around(array, child, (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(child.type))

@@ -20,35 +20,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.arguments import near
-from stoker.arrow import plain_array, plain_type
+from stoker.arrow import parts_of, plain_array, plain_type
 from stoker.errors import FieldError
 from stoker.parquet.naming import Member, by_table_names, renamed
 from stoker.words import some_of
 
-# Numbers of the types in the format.
+# Physical types of the format: number, and bytes of one value; 0 where they differ.
 _PHYSICAL = {
-    "BOOLEAN": 0,
-    "INT32": 1,
-    "INT64": 2,
-    "INT96": 3,
-    "FLOAT": 4,
-    "DOUBLE": 5,
-    "BYTE_ARRAY": 6,
-    "FIXED_LEN_BYTE_ARRAY": 7,
+    "BOOLEAN": (0, 1),
+    "INT32": (1, 4),
+    "INT64": (2, 8),
+    "INT96": (3, 12),
+    "FLOAT": (4, 4),
+    "DOUBLE": (5, 8),
+    "BYTE_ARRAY": (6, 0),
+    "FIXED_LEN_BYTE_ARRAY": (7, 0),
 }
-_WITH_VALUES = (
-    pa.ListType,
-    pa.LargeListType,
-    pa.ListViewType,
-    pa.LargeListViewType,
-    pa.FixedSizeListType,
-    pa.DictionaryType,
-    pa.RunEndEncodedType,
-)
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 # What Arrow says of strings that offsets of 32 bits do not reach the end of.
 _TOO_LARGE = re.compile("overflow|too large|capacity", re.IGNORECASE)
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,21 +78,23 @@ class Layout:
         """
         parquet = metadata.schema
         leaves = [parquet.column(i) for i in range(len(parquet.names))]
-        schema = plain_schema(parquet.to_arrow_schema())
+        fields = parquet.to_arrow_schema().remove_metadata()
+        schema = plain_schema(fields)
         for field in schema:
             _check_zones(field.type)
-        widths = np.array([_WIDTHS.get(leaf.physical_type) or leaf.length or 0 for leaf in leaves], np.int64)
-        decoded = np.array([fixed_width_bytes(kind) for field in schema for kind in leaf_types(field.type)], np.int64)
+        physical = [_PHYSICAL.get(leaf.physical_type, (-1, 0)) for leaf in leaves]
+        widths = [width or leaf.length or 0 for leaf, (_, width) in zip(leaves, physical, strict=True)]
+        decoded = [fixed_width_bytes(kind) for field in schema for kind in leaf_types(field.type)]
         return cls(
             schema=schema,
             paths=tuple(leaf.path for leaf in leaves),
-            physical_types=np.array([_PHYSICAL.get(leaf.physical_type, -1) for leaf in leaves], np.int64),
-            widths=widths,
-            decoded_widths=decoded if len(decoded) == len(widths) else widths,
+            physical_types=np.array([number for number, _ in physical], np.int64),
+            widths=np.array(widths, np.int64),
+            decoded_widths=np.array(decoded if len(decoded) == len(widths) else widths, np.int64),
             max_definition_levels=np.array([leaf.max_definition_level for leaf in leaves], np.int64),
             max_repetition_levels=np.array([leaf.max_repetition_level for leaf in leaves], np.int64),
             time_units=tuple(_time_unit(leaf) for leaf in leaves),
-            fields=parquet.to_arrow_schema().remove_metadata(),
+            fields=fields,
         )
 
     def leaves(self, names: Iterable[str]) -> list[int]:
@@ -154,20 +146,12 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
-def _check_zones(type_: pa.DataType) -> None:
+def _check_zones(kind: pa.DataType) -> None:
     """Ask every timestamp for its zone: one that is no text would raise wherever it is asked for first."""
-    if pa.types.is_timestamp(type_):
-        _ = type_.tz
-    elif pa.types.is_struct(type_):
-        for i in range(type_.num_fields):
-            _check_zones(type_.field(i).type)
-    elif pa.types.is_map(type_):
-        _check_zones(type_.key_type)
-        _check_zones(type_.item_type)
-    elif isinstance(type_, pa.BaseExtensionType):
-        _check_zones(type_.storage_type)
-    elif isinstance(type_, _WITH_VALUES):
-        _check_zones(type_.value_type)
+    if pa.types.is_timestamp(kind):
+        _ = kind.tz
+    for part in parts_of(kind):
+        _check_zones(part)
 
 
 def flat_fields(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
@@ -175,8 +159,7 @@ def flat_fields(fields: Iterable[pa.Field]) -> list[tuple[str, pa.DataType]]:
     found: list[tuple[str, pa.DataType]] = []
     for field in fields:
         if _is_open_struct(field.type):
-            members = [field.type.field(i) for i in range(field.type.num_fields)]
-            found += [(f"{field.name}.{name}", type_) for name, type_ in flat_fields(members)]
+            found += [(f"{field.name}.{name}", type_) for name, type_ in flat_fields(field.type)]
         else:
             found.append((field.name, field.type))
     return found
@@ -227,8 +210,7 @@ def restrict(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
 def _restricted(field: pa.Field, name: str, wanted: set[str]) -> pa.Field | None:
     if not _is_open_struct(field.type):
         return field if name in wanted else None
-    members = [field.type.field(i) for i in range(field.type.num_fields)]
-    kept = [part for m in members if (part := _restricted(m, f"{name}.{m.name}", wanted)) is not None]
+    kept = [part for m in field.type if (part := _restricted(m, f"{name}.{m.name}", wanted)) is not None]
     return field.with_type(pa.struct(kept)) if kept else None
 
 
@@ -256,8 +238,12 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)], field.type))
             continue
         column = table.column(index)
+        if column.type.equals(field.type):
+            columns.append(column)
+            continue
         try:
-            columns.append(_aligned(column, field.type))
+            parts = [part for chunk in column.chunks for part in _aligned_parts(chunk, field.type)]
+            columns.append(pa.chunked_array(parts, field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise FieldError(
                 f"column {field.name!r} is {column.type} in {where}, and {field.type} for all files together, which "
@@ -268,12 +254,6 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
     if not columns:
         return table.select([])
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _aligned(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    if column.type.equals(type_):
-        return column
-    return pa.chunked_array([part for chunk in column.chunks for part in _aligned_parts(chunk, type_)], type_)
 
 
 def _aligned_parts(array: pa.Array, type_: pa.DataType) -> list[pa.Array]:
@@ -292,16 +272,11 @@ def _aligned_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if array.type.equals(type_):
         return array
     if pa.types.is_struct(array.type) and pa.types.is_struct(type_):
-        members = []
-        for i in range(type_.num_fields):
-            member = type_.field(i)
-            index = array.type.get_field_index(member.name)
-            members.append(
-                pa.nulls(len(array), member.type)
-                if index < 0
-                else _aligned_array(array.field(index), member.type)  # field: without the struct's own nulls
-            )
-        fields = [type_.field(i).with_nullable(True) for i in range(type_.num_fields)]
+        places = [(array.type.get_field_index(member.name), member.type) for member in type_]
+        members = [  # `field` gives them without the struct's own nulls
+            pa.nulls(len(array), kind) if i < 0 else _aligned_array(array.field(i), kind) for i, kind in places
+        ]
+        fields = [member.with_nullable(True) for member in type_]
         made = pa.StructArray.from_arrays(members, fields=fields, mask=array.is_null())
         return made if made.type.equals(type_) else made.cast(type_)
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(type_):
@@ -321,31 +296,22 @@ def select_flat(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table if table.schema.equals(schema) else flatten(table).select(schema.names)
 
 
-def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
+def leaf_types(kind: pa.DataType) -> list[pa.DataType]:
     """Return the types of the Parquet leaves that a type is stored as, in their order."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return leaf_types(type_.storage_type)
-    if pa.types.is_struct(type_):
-        return [leaf for i in range(type_.num_fields) for leaf in leaf_types(type_.field(i).type)]
-    if pa.types.is_map(type_):
-        return [*leaf_types(type_.key_type), *leaf_types(type_.item_type)]
-    if isinstance(type_, _WITH_VALUES):
-        return leaf_types(type_.value_type)
-    return [type_]
+    parts = parts_of(kind)
+    return [leaf for part in parts for leaf in leaf_types(part)] if parts or pa.types.is_struct(kind) else [kind]
 
 
-def fixed_width_bytes(type_: pa.DataType) -> int:
+def fixed_width_bytes(kind: pa.DataType) -> int:
     """Return the bytes one value surely takes in memory; 0 where that depends on the value."""
-    if pa.types.is_fixed_size_list(type_):
-        return int(type_.list_size) * fixed_width_bytes(type_.value_type)
-    if isinstance(type_, pa.BaseExtensionType):
-        return fixed_width_bytes(type_.storage_type)
-    if pa.types.is_dictionary(type_):
-        return fixed_width_bytes(type_.index_type)
-    if pa.types.is_struct(type_):
-        return sum(fixed_width_bytes(type_.field(i).type) for i in range(type_.num_fields))
+    if pa.types.is_dictionary(kind):
+        return fixed_width_bytes(kind.index_type)
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * fixed_width_bytes(kind.value_type)
+    if pa.types.is_struct(kind) or isinstance(kind, pa.BaseExtensionType):
+        return sum(map(fixed_width_bytes, parts_of(kind)))
     try:
-        return max(1, int(type_.bit_width) // 8)
+        return max(1, int(kind.bit_width) // 8)
     except ValueError:
         return 0
 

@@ -16,17 +16,8 @@ from stoker.arrow import is_list
 from stoker.errors import FieldError
 from stoker.parquet.schema import Layout, flat_fields, plain_schema
 
-# Digits of the largest number, and bits that a float holds exactly.
-_DIGITS = {
-    pa.int8(): 3,
-    pa.int16(): 5,
-    pa.int32(): 10,
-    pa.int64(): 19,
-    pa.uint8(): 3,
-    pa.uint16(): 5,
-    pa.uint32(): 10,
-    pa.uint64(): 20,
-}
+# Digits of the largest integer of so many bits, and bits that a float holds exactly.
+_DIGITS = {8: 3, 16: 5, 32: 10, 63: 19, 64: 20}
 _EXACT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 _MOST_DIGITS, _MOST_DIGITS_128 = 76, 38
 _FINER = ("s", "ms", "us", "ns")
@@ -78,7 +69,11 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if types.is_null(one):
         return other
     if types.is_struct(one) and types.is_struct(other):
-        return _common_struct(one, other)
+        members: dict[str, pa.DataType | None] = {}
+        for field in [*one, *other]:
+            known = members.get(field.name, field.type)
+            members[field.name] = None if known is None else common_type(known, field.type)
+        return None if None in members.values() else pa.struct(list(members.items()))
     if types.is_map(one) and types.is_map(other):
         key, item = common_type(one.key_type, other.key_type), common_type(one.item_type, other.item_type)
         return None if key is None or item is None else pa.map_(key, item)
@@ -86,8 +81,9 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         value = common_type(one.value_type, other.value_type)
         if value is None:
             return None
-        if types.is_fixed_size_list(one) and types.is_fixed_size_list(other) and one.list_size == other.list_size:
-            return pa.list_(value, one.list_size)
+        sizes = {getattr(kind, "list_size", None) for kind in (one, other)}
+        if len(sizes) == 1 and None not in sizes:
+            return pa.list_(value, *sizes)
         return pa.large_list(value) if types.is_large_list(one) or types.is_large_list(other) else pa.list_(value)
     if types.is_decimal(one) or types.is_decimal(other):
         return _common_decimal(one, other)
@@ -124,18 +120,6 @@ def _without_encoding(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
-def _common_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
-    members: dict[str, pa.DataType] = {}
-    for kind in (one, other):
-        for i in range(kind.num_fields):
-            field = kind.field(i)
-            both = common_type(members.get(field.name, field.type), field.type)
-            if both is None:
-                return None
-            members[field.name] = both
-    return pa.struct(list(members.items()))
-
-
 def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the decimal that holds both without rounding; beside floats a double, as all decimals are delivered."""
     if pa.types.is_floating(one) or pa.types.is_floating(other):
@@ -144,8 +128,8 @@ def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     for kind in (one, other):
         if pa.types.is_decimal(kind):
             scale, whole = max(scale, kind.scale), max(whole, kind.precision - kind.scale)
-        elif kind in _DIGITS:
-            whole = max(whole, _DIGITS[kind])
+        elif pa.types.is_integer(kind):
+            whole = max(whole, _DIGITS[63 if kind == pa.int64() else kind.bit_width])
         else:
             return None
     digits = scale + whole
@@ -162,8 +146,7 @@ def surely_fits(source: pa.DataType, target: pa.DataType) -> bool:
     if source.equals(target) or types.is_null(source):
         return True
     if types.is_struct(source) and types.is_struct(target):
-        fields = [source.field(i) for i in range(source.num_fields)]
-        return all(surely_fits(field.type, target.field(field.name).type) for field in fields)
+        return all(surely_fits(field.type, target.field(field.name).type) for field in source)
     if types.is_map(source) and types.is_map(target):
         return surely_fits(source.key_type, target.key_type) and surely_fits(source.item_type, target.item_type)
     if is_list(source) and is_list(target):
