@@ -108,7 +108,7 @@ class DeviceGather:
         self.num_bytes = 0
         begin, bases = time.perf_counter(), []
         for chunk in range(loader._opened.num_samples.size):
-            path = opened._store.path_of(opened.catalogue.key(chunk))
+            path = opened.builder.store.path_of(opened.catalogue.key(chunk))
             with path.open("rb") as file:
                 header = read_header(file.fileno(), path=path)
             bases.append(self._pin(path) + header.arrays[name].offset_bytes)

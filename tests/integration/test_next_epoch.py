@@ -11,8 +11,8 @@ import pytest
 from tests.strategies import write_files
 
 import stoker
-from stoker.loader.next_epoch import NextEpoch
-from stoker.loader.windows.in_use import OpenWindow
+from stoker.loader.epoch_run import NextEpoch
+from stoker.loader.lane import OpenWindow
 
 NUM_ROWS = 600
 PREFETCH = 4
@@ -114,7 +114,7 @@ def test_no_more_windows_are_open_than_in_the_middle_of_an_epoch(dataset, monkey
             most = max(most, num_open)
         return OpenWindow(window, *others)
 
-    monkeypatch.setattr("stoker.loader.run.OpenWindow", counted)
+    monkeypatch.setattr("stoker.loader.lane.OpenWindow", counted)
     with loader_of(dataset, batch_size=10) as loader:  # what is ahead lies in two windows at most
         for _ in range(6):
             for _batch in loader:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import stoker
 from stoker.fields.spec import Deduplicated, Ragged
-from stoker.loader.gather import buffers
+from stoker.loader import buffers
 from stoker.torch import TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch

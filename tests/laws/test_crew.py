@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from stoker import Dataset, Loader, Mixture
 from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
 from stoker.loader.config import make_config
-from stoker.loader.open_dataset import open_dataset
-from stoker.loader.open_datasets import open_datasets
+from stoker.loader.opened import open_datasets
 from stoker.testing import MemoryStorage
 
 LEAST, MOST = 8, 64
@@ -199,12 +198,12 @@ def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_
 def test_warming_fetches_more_at_once_too(tmp_path):
     late = Late(lake(200), 0.03)
     config = make_config({"batch_size": 1, "cache": tmp_path, "num_threads": 1})
-    chunks = open_dataset(Dataset("lake", storage=late), config)
+    opened = open_datasets(Dataset("lake", storage=late), config)
     try:
         late.most_waiting = 0
-        assert chunks.warm(num_threads=1).is_complete
+        assert opened.datasets[0].warm(num_threads=1).is_complete
     finally:
-        chunks.close()
+        opened.close()
     assert late.most_waiting > 7
 
 
@@ -216,7 +215,7 @@ def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tm
     config = make_config({"batch_size": 1, "cache": tmp_path, "cache_limit": limit_bytes, "num_threads": 1})
     opened = open_datasets(Mixture({"small": small, "large": large}), config)
     try:
-        assert [one.is_tight for one in opened.datasets] == [False, is_tight]
+        assert [one.windows.is_tight for one in opened.datasets] == [False, is_tight]
         pool = opened.pool(1)
         assert pool.most == (pool.size if is_tight else MOST)
     finally:

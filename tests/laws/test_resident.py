@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import stoker.loader.windows.standing
+import stoker.loader.window
 from stoker import Dataset, Loader
 from stoker._native import cached_bytes
-from stoker.loader.windows.page_cache_trial import PageCacheTrial
+from stoker.loader.window import PageCacheTrial
 
 SMAPS = Path("/proc/self/smaps_rollup")
 pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="the system does not tell")
@@ -52,7 +52,7 @@ def drop(cache):
 def test_seventy_epochs_take_no_more_memory_than_ten(way, tmp_path, monkeypatch):
     dataset = write(tmp_path / "data.parquet", num_rows=40_000, rows_per_chunk=1_000, width=8)
     if way != "standing":
-        monkeypatch.setattr(stoker.loader.windows.standing, "MAX_CHUNKS", 0)
+        monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
     if way == "read":  # none through the page cache, from which what is mapped cannot be dropped
         monkeypatch.setattr(PageCacheTrial, "is_due", lambda _self, _gone: False)
     with Loader(
@@ -79,7 +79,7 @@ def test_seventy_epochs_take_no_more_memory_than_ten(way, tmp_path, monkeypatch)
 def test_windows_that_are_read_take_three_times_their_bytes_at_most(tmp_path, monkeypatch):
     num_rows, rows_per_chunk, width, window, batch_size = 1 << 17, 1 << 11, 32, 16, 512
     dataset = write(tmp_path / "data.parquet", num_rows=num_rows, rows_per_chunk=rows_per_chunk, width=width)
-    monkeypatch.setattr(stoker.loader.windows.standing, "MAX_CHUNKS", 0)
+    monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
     with Loader(dataset, batch_size=batch_size, shuffle=True, cache=tmp_path / "cache", num_threads=2) as loader:
         for _ in range(2):
             for _ in loader:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from stoker.fields.spec import Entry, Ragged, Spec
-from stoker.loader.gather.assemble import Assembled
+from stoker.loader.gather import Assembled
 from stoker.torch import to_nested
 from stoker.torch.tensors import as_tensor, as_tensors, cut_each, fields_of, torch_dtype
 

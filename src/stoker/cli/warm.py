@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from stoker.dataset.units.kinds import SamplingUnit
     from stoker.loader.config import LoaderOptions
     from stoker.loader.fill import WarmProgress
-    from stoker.loader.open_dataset import OpenDataset
-    from stoker.loader.units.report import UnitsReport
+    from stoker.loader.opened import OpenDataset
+    from stoker.loader.orders import UnitsReport
 
 # Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
 _LINE_SHARE, _MIN_LINE_S, _MAX_LINE_S = 0.1, 2.0, 30.0
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
     from stoker.cache.store import Cache
     from stoker.loader.config import make_config
-    from stoker.loader.open_datasets import open_datasets
+    from stoker.loader.opened import open_datasets
 
     target, unit = target_of(options), unit_of(options)
     arguments: LoaderOptions = {
@@ -156,13 +156,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def _warm(
     chunks: OpenDataset, unit: SamplingUnit | None, messages: Console, stop_event: threading.Event, *, num_threads: int
 ) -> _Warmed:
-    from stoker.loader.units.report import report_on
+    from stoker.loader.orders import report_on
 
     num_samples = int(chunks.num_samples.sum())
     with _showing(messages) as display:
         progress = chunks.warm(num_threads=num_threads, on_progress=display, stop_event=stop_event)
     return _Warmed(
-        fingerprint=chunks.fingerprint,
+        fingerprint=chunks.catalogue.fingerprint,
         progress=progress,
         num_built=chunks.counts().num_built,
         num_samples=num_samples,

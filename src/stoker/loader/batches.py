@@ -6,7 +6,7 @@ steps ─► positions ─► windows ─► gathered ─► widened ─► padd
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -16,17 +16,14 @@ from stoker._native import group_places
 from stoker.errors import FieldMismatchError
 from stoker.fields.compact import Compact, widen
 from stoker.fields.offsets import Int32, Int64
-from stoker.fields.spec import Arrays, Deduplicated, Ragged
+from stoker.fields.spec import Arrays, Deduplicated, Ragged, Spec
 from stoker.loader.augmenting import Augmenter
+from stoker.loader.buffers import BufferPool
 from stoker.loader.delivery import DeliveryForm
-from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.gather.together import Together
-from stoker.loader.open_datasets import OpenDatasets
-from stoker.loader.residence import assemble_resident
+from stoker.loader.gather import Together, assemble_resident
+from stoker.loader.lane import Lane, Range, UnitPart
 from stoker.loader.settings import RunSettings
-from stoker.loader.streams import MixedStream, Range, Stream
-from stoker.loader.units.make import Made, UnitPart
-from stoker.loader.units.packing import sequences_of
+from stoker.loader.units import Made, sequences_of
 from stoker.metrics.stages import Stages, timed
 from stoker.sampling.steps import Slice, Steps
 
@@ -65,9 +62,9 @@ class Gatherer:
     Safe to use from several threads.
 
     Args:
-        streams: The windows of each lane.
+        lanes: Where their samples are found.
         steps: Says which samples of which lanes a step has.
-        opened: The data sets that the samples are of.
+        spec: What a sample is.
         pool: Memory for batches.
         settings: See `RunSettings`.
         stages: Told of gathering.
@@ -77,19 +74,19 @@ class Gatherer:
 
     def __init__(
         self,
-        streams: Sequence[Stream],
+        lanes: Sequence[Lane],
         steps: Steps,
+        spec: Spec,
         *,
-        opened: OpenDatasets,
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
         num_ahead: int,
         leave_together: bool = False,
     ) -> None:
-        self._streams = streams
+        self._lanes = lanes
         self._steps = steps
-        self._opened = opened
+        self._spec = spec
         self._pool = pool
         self._settings = settings
         self._stages = stages
@@ -109,7 +106,7 @@ class Gatherer:
         settings = self._settings
         if settings.delivery.resident is not None and not self._leave_together:
             return 1  # which of them lie on the device is found out for all of them as one
-        if self._opened.mixture is not None and settings.once != "never":
+        if settings.num_sets > 1 and settings.once != "never":
             return 1  # what samples share is found data set by data set, not batch by batch
         return max(1, min(_MAX_TOGETHER, int(self._together_bytes / max(1.0, self._batch_bytes))))
 
@@ -118,7 +115,7 @@ class Gatherer:
 
         Blocks: until the windows of the first are open.
         """
-        settings, streams = self._settings, self._streams
+        settings, lanes = self._settings, self._lanes
         # Those with lists differ in size, and may be larger than they were thought to be.
         num = max(1, int(2 * self._together_bytes / self._batch_bytes))
         slices = self._steps.slices_of(numbers[:num], settings.shard)
@@ -129,7 +126,7 @@ class Gatherer:
         try:
             parts = []
             for lane, ranges in by_lane:
-                parts += streams[lane].parts(ranges)
+                parts += lanes[lane].parts(ranges)
             start_ns = time.perf_counter_ns()
             gathered, size_bytes = self._gathered(parts, slices, by_lane)
         except FieldMismatchError:
@@ -146,8 +143,8 @@ class Gatherer:
         return gathered
 
     def _are_open(self, by_lane: Sequence[_LaneRanges]) -> bool:
-        streams = self._streams
-        return all(streams[lane].is_open(start, stop) for lane, ranges in by_lane for start, stop in ranges)
+        lanes = self._lanes
+        return all(lanes[lane].is_open(start, stop) for lane, ranges in by_lane for start, stop in ranges)
 
     @property
     def _most_bytes(self) -> int:
@@ -159,9 +156,7 @@ class Gatherer:
         """Return the data set of each sample, range by range. Shape [B]."""
         found = [np.empty(0, dtype=np.int64)]
         for lane, ranges in by_lane:
-            stream = self._streams[lane]
-            assert isinstance(stream, MixedStream)
-            found += [stream.whose(start, stop) for start, stop in ranges]
+            found += [self._lanes[lane].datasets_of(start, stop) for start, stop in ranges]
         return np.concatenate(found)
 
     def _gathered(
@@ -180,14 +175,14 @@ class Gatherer:
         settings, maker, pool = self._settings, self._settings.maker, self._pool
         sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
         whose = places = None
-        if self._opened.mixture is not None:
+        if settings.num_sets > 1 or settings.source_field is not None:
             # Data set after data set, so that the windows of each are gathered from once.
             whose = self._whose(by_lane)
-            parts = sorted(parts, key=lambda part: part.which)
+            parts = sorted(parts, key=lambda part: part.opened.which)
             places = np.empty_like(whose)
-            group_places(whose, len(self._opened.datasets), places)
+            group_places(whose, settings.num_sets, places)
         if (resident := settings.delivery.resident) is not None:
-            assembled = assemble_resident(self._opened.spec, parts, resident.first_row, pool)
+            assembled = assemble_resident(self._spec, parts, resident.first_row, pool)
             made, size_bytes = Made({}, assembled, None, True, assembled.num_samples), assembled.size_bytes
         else:
             made, size_bytes = maker.gather(parts, sizes, pool, once=settings.once, places=places)
@@ -280,16 +275,21 @@ class Finisher:
     @property
     def takes_together(self) -> bool:
         """Whether batches that were gathered in one go may leave as one: nothing is done to one by itself before."""
-        return self._prepare_together is not None
+        # What says which data set each sample is of is written to each batch.
+        return self._prepare_together is not None and self._settings.source_field is None
 
-    def finish(self, made: Made, slices: Sequence[Slice], step: int) -> Prepared:
-        """Return a batch as it is handed over."""
+    def finish(self, gathered: Gathered, steps: Sequence[int]) -> Iterator[Prepared]:
+        """Return batches as they are handed over."""
+        if gathered.together is not None:
+            return iter(self._finish_together(gathered.together))
+        return map(self._finish_one, gathered.made, gathered.slices, steps)
+
+    def _finish_one(self, made: Made, slices: Sequence[Slice], step: int) -> Prepared:
         if self._changes:
             made = self._changed(made, slices, step)
         return Prepared(self._prepare(made, self._form), made.num_samples)
 
-    def finish_together(self, together: Together) -> list[Prepared]:
-        """Return batches that leave as one, each as it is handed over."""
+    def _finish_together(self, together: Together) -> list[Prepared]:
         assert self._prepare_together is not None
         if self._settings.delivery.copies:
             with self._stages.span("copy", together.assembled.size_bytes) as span:

@@ -12,7 +12,6 @@ from stoker.cache.store import Cache
 from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, parse_unit
 from stoker.host.machine import num_cores
 from stoker.loader.augmenting import Augment
-from stoker.loader.gather.assemble import Once
 from stoker.loader.sequence import SequenceShard
 from stoker.loader.shard import Ranks, Shard
 from stoker.metrics.record import Trace
@@ -27,6 +26,9 @@ _AHEAD_ON_DEVICE_BYTES = 256 << 20
 _MIN_PLAIN_WINDOW = 4
 
 OnError: TypeAlias = Literal["raise", "substitute"]
+
+Once: TypeAlias = Literal["never", "always", "where it pays"]
+"""Whether what samples of a batch share is gathered once for all of them, rather than for each."""
 
 # What other loaders call it, and what it is here.
 HINTS = {

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from stoker.fields.compact import Compact
 from stoker.fields.spec import Array, Arrays
-from stoker.loader.gather.buffers import plain_buffer
-from stoker.loader.gather.together import Together
-from stoker.loader.residence import Resident
+from stoker.loader.buffers import plain_buffer
+from stoker.loader.gather import Together
+from stoker.loader.lane import Resident
 from stoker.loader.sequence import SequenceShard
-from stoker.loader.units.make import Made
+from stoker.loader.units import Made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,18 +20,15 @@ from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
 from stoker.loader.batches import Prepared
+from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, make_config
 from stoker.loader.delivery import Delivery, NumpyDelivery
+from stoker.loader.epoch_run import NextEpoch, Progress, Run, Turn
 from stoker.loader.explain import Explanation, Use, explain, find_all
-from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.mixing import window_chunks
-from stoker.loader.next_epoch import NextEpoch
-from stoker.loader.open_datasets import OpenDatasets, open_datasets, title_of
-from stoker.loader.orders import Orders
+from stoker.loader.opened import OpenDatasets, open_datasets, title_of
+from stoker.loader.orders import Orders, UnitsReport, window_chunks
 from stoker.loader.resume import Allowed
-from stoker.loader.run import Progress, Run, Turn
 from stoker.loader.settings import RunSettings, check_resident, make_maker, settle
-from stoker.loader.units.report import UnitsReport
 from stoker.metrics import status
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
@@ -172,7 +169,8 @@ class Loader:
                 lanes=config.lanes,
             )
             self._order = self._orders.first
-            self._opened.stand(chunks)
+            for one in self._opened.datasets:
+                one.windows.stand(chunks)
             self._delivery = delivery = self._make_delivery()
             if delivery.resident is not None:
                 check_resident(config, self._opened)
@@ -456,9 +454,9 @@ class Loader:
             if not self._close_all.alive:
                 raise RuntimeError(_CLOSED)
             run = Run(
-                position=start,
-                orders=self._orders.going_on(start),
-                opened=self._opened,
+                start,
+                self._orders.going_on(start),
+                self._opened,
                 pool=self._pool,
                 settings=settings,
                 stages=self._stages,

@@ -6,10 +6,10 @@ import copy
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -18,17 +18,27 @@ from stoker.dataset.dataset import Dataset, dataset_of
 from stoker.dataset.listing import names_below
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.index import Index
-from stoker.dataset.units.kinds import Grouped, NGram, SamplingUnit, Weighted
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
 from stoker.hashing import fingerprint
 from stoker.loader.resume import Resume
-from stoker.loader.units.report import UnitsReport, report_on
 from stoker.sampling import position
 from stoker.sampling.contents import Contents, OpenFiles, describe, layouts_of
 from stoker.sampling.epoch import EpochOrder, Order
 from stoker.sampling.mixture import MixtureEpoch, MixtureOrder, component_seed
 from stoker.sampling.position import ROWS, Mixing, Position
 from stoker.sampling.units import Units, units_of
+
+# A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory: the next
+# one is opened while this one is used. And the first batch of a cold cache waits for the whole first window.
+WINDOW_BYTES = 512 << 20
+# Chunks twice as large as they should be, of row groups that are not worth cutting, make a window of so many anyway.
+# With fewer, larger ones, rows that lie together in the source would come together in too few batches.
+_MIN_WINDOW_CHUNKS = 8
+# That wait again: building a chunk of a small file takes 3 ms, and 10,000 of them half a minute.
+MAX_WINDOW_CHUNKS = 512
+# What a sample counts at least: one of ragged fields alone has no record.
+_MIN_SAMPLE_BYTES = 64
 
 _log = logging.getLogger("stoker")
 
@@ -342,3 +352,89 @@ def order_fingerprint(sets: Sets, unit: SamplingUnit | None) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def window_chunks(
+    window: int | Literal["all"] | None, *, num_samples: Int64, record_bytes: int, num_sets: int = 1
+) -> int | None:
+    """Return the window as a number of chunks, None for all; from the data alone and nothing of the machine.
+
+    Args:
+        window: What the user said: chunks, "all", or None for about 512 MiB of samples; of a mixture, an equal part of
+            them for each data set.
+        num_samples: Samples of each chunk, of all data sets. Shape [K].
+        record_bytes: Bytes of a record.
+        num_sets: How many data sets there are.
+    """
+    if window == "all":
+        return None
+    if window is not None:
+        return int(window)
+    num_chunks = int(np.count_nonzero(num_samples))
+    total_bytes = int(num_samples.sum()) * max(record_bytes, _MIN_SAMPLE_BYTES)
+    mean_bytes = max(1, total_bytes // max(1, num_chunks))
+    whole = min(max(_MIN_WINDOW_CHUNKS, WINDOW_BYTES // mean_bytes), MAX_WINDOW_CHUNKS)
+    return int(max(_MIN_WINDOW_CHUNKS, whole // num_sets))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitsReport:
+    """What the order of a loader counts, and what that leaves out.
+
+    Attributes:
+        told: What a unit is, in words.
+        num_units: Units of an epoch.
+        num_rows: Rows of the data set, after the filter.
+        num_unused_rows: Rows that are in no unit: of weight 0, without tokens, in runs shorter than a window.
+        num_cut: Borders between chunks that cut a group, or a run that windows stand in.
+        num_lost: Windows that would cross such a border.
+        num_reappearing: Runs, of a group or of windows without `max_gap`, whose key an earlier run of the same chunk
+            had, too: they are groups of their own, and no window goes from one to the other.
+        num_torn: Documents that stand in several packed rows.
+        filled: Part of the packed rows' places that hold a token; 1.0 where nothing is packed.
+    """
+
+    told: str
+    num_units: int
+    num_rows: int
+    num_unused_rows: int = 0
+    num_cut: int = 0
+    num_lost: int = 0
+    num_reappearing: int = 0
+    num_torn: int = 0
+    filled: float = 1.0
+
+    def __str__(self) -> str:
+        """Return all of it in one line."""
+        notes = [
+            (self.num_cut, "run cut by a chunk's border", "runs cut by chunks' borders"),
+            (self.num_lost, "window lost there", "windows lost there"),
+            (self.num_reappearing, "run whose key was there before", "runs whose key was there before"),
+            (self.num_torn, "document in several rows", "documents in several rows"),
+            (self.num_unused_rows, "row in none of them", "rows in none of them"),
+        ]
+        parts = [f"{num:,} {one if num == 1 else many}" for num, one, many in notes if num]
+        if self.filled < 1.0:
+            parts.append(f"{self.filled:.2%} of their places filled")
+        told = f"{self.num_units:,} {self.told}, made of {self.num_rows:,} rows"
+        return "; ".join([told, *parts])
+
+
+def report_on(unit: SamplingUnit | None, index: Index | None, *, num_samples: Int64) -> UnitsReport:
+    """Return what was counted.
+
+    Args:
+        unit: What a unit is; None for rows.
+        index: What counting found; None for rows.
+        num_samples: Rows of each chunk. Shape [K].
+    """
+    num_rows = int(num_samples.sum())
+    if unit is None or index is None:
+        return UnitsReport(told="rows", num_units=num_rows, num_rows=num_rows)
+    num_units = num_rows if isinstance(unit, Weighted) else int(index.arrays["unit_starts"][-1])
+    filled = 1.0
+    if isinstance(unit, Pack) and num_units:
+        filled = index.numbers["num_tokens"] / (num_units * unit.length)
+    assert isinstance(unit, Grouped | Weighted | NGram | Pack)
+    numbers = {name: num for name, num in index.numbers.items() if name != "num_tokens"}
+    return UnitsReport(told=unit.told(), num_units=num_units, num_rows=num_rows, filled=filled, **numbers)

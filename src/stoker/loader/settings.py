@@ -6,13 +6,12 @@ import logging
 from dataclasses import dataclass
 
 from stoker.dataset.units.kinds import Grouped, NGram
-from stoker.loader.config import LoaderConfig, default_prefetch
+from stoker.loader.config import LoaderConfig, Once, default_prefetch
 from stoker.loader.delivery import Delivery
-from stoker.loader.gather.assemble import Once
-from stoker.loader.open_datasets import OpenDatasets
+from stoker.loader.opened import OpenDatasets
 from stoker.loader.sequence import SequenceShard
 from stoker.loader.shard import Shard
-from stoker.loader.units.make import Maker
+from stoker.loader.units import Maker
 
 _log = logging.getLogger("stoker")
 
@@ -28,6 +27,7 @@ class RunSettings:
         prefetch: Batches ahead of the step; 0 makes them in the calling thread when one is asked for.
         delivery: What batches leave as.
         maker: Makes batches of what the order counts.
+        num_sets: How many data sets there are.
         source_field: Name of the field that says which data set each sample is of, where batches get one.
         batch_bytes: About how much a batch takes; None where that is not known before one is made.
         may_begin_early: Whether batches may be made before their epoch has begun.
@@ -39,6 +39,7 @@ class RunSettings:
     prefetch: int
     delivery: Delivery
     maker: Maker
+    num_sets: int
     source_field: str | None
     batch_bytes: float | None
     may_begin_early: bool
@@ -93,6 +94,7 @@ def settle(
         prefetch=prefetch,
         delivery=delivery,
         maker=maker,
+        num_sets=len(opened.datasets),
         source_field=None if opened.mixture is None else opened.mixture.source_field,
         batch_bytes=batch_bytes,
         may_begin_early=is_simple and not opened.is_tight and delivery.resident is None,

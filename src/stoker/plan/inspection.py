@@ -18,10 +18,8 @@ from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
-from stoker.loader.mixing import window_chunks
-from stoker.loader.open_dataset import check_known_nulls
-from stoker.loader.orders import order_fingerprint
-from stoker.loader.units.report import UnitsReport, report_on
+from stoker.loader.opened import check_known_nulls
+from stoker.loader.orders import UnitsReport, order_fingerprint, report_on, window_chunks
 from stoker.plan.known import KnownSet, check_specs, default_window, open_known
 from stoker.plan.overview import SourceOverview, overview
 from stoker.sampling.mixture import mixture_counts

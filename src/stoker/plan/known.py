@@ -20,9 +20,8 @@ from stoker.dataset.units.index import Index
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
-from stoker.loader.mixing import window_chunks
-from stoker.loader.open_dataset import makes_tokens
-from stoker.loader.orders import Orders
+from stoker.loader.opened import makes_tokens
+from stoker.loader.orders import Orders, window_chunks
 
 
 @dataclass(frozen=True, kw_only=True)

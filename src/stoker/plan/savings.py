@@ -18,7 +18,7 @@ from stoker.dataset.catalogue import Catalogue
 from stoker.fields.compact import MisfitError, narrow, plan_compact, widen
 from stoker.fields.offsets import Bools
 from stoker.fields.spec import Array, Entry, Ragged, Spec
-from stoker.loader.mixing import window_chunks
+from stoker.loader.orders import window_chunks
 
 BATCH_SIZE = 4096
 # Looked at in all, evenly spread: enough for the number of rows a key to about a hundredth.

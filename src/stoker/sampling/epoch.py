@@ -380,6 +380,36 @@ class EpochOrder:
             chunk[members] = self.window_chunks(window)[slot]
         return chunk, row
 
+    # As a mixture's epoch answers: of one component, whose own epoch is this one.
+
+    def components(self, start: int, stop: int) -> Int64:
+        """Return 0 for each position. Shape [B]."""
+        return np.zeros(stop - start, dtype=np.int64)
+
+    def stretches(self, start: int, stop: int) -> tuple[tuple[int, int, int, int], ...]:
+        """Return component, epoch, first and past-the-last position of all positions."""
+        return ((0, self.epoch, start, stop),)
+
+    def streams_at(self, position: int) -> tuple[tuple[int, int], ...]:
+        """Return the epoch, and the position."""
+        return ((self.epoch, position),)
+
+    def own_epochs(self, component: int) -> range:  # noqa: ARG002
+        """Return this epoch."""
+        return range(self.epoch, self.epoch + 1)
+
+    def component_epoch(self, component: int, epoch: int) -> EpochOrder:  # noqa: ARG002
+        """Return this order."""
+        return self
+
+    def position_of(self, component: int, epoch: int, place: int) -> int | None:  # noqa: ARG002
+        """Return a position of this epoch; None of any other."""
+        return place if epoch == self.epoch else None
+
+    def first_use(self, component: int, epoch: int, place: int) -> int:  # noqa: ARG002
+        """Return the position itself."""
+        return place
+
     def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
         """Return data set (0), epoch, chunk and row at positions [start, stop), as a mixture does. Shape [B] each.
 

@@ -11,7 +11,7 @@ import torch
 
 from stoker.fields.compact import Compact
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
-from stoker.loader.gather.assemble import Assembled, SharedRows
+from stoker.loader.gather import Assembled, SharedRows
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Copier
 from stoker.torch.tensors import Tensors, fields_of, torch_dtype, words_of

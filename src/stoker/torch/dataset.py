@@ -20,10 +20,10 @@ from stoker.errors import ResumeError
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
+from stoker.loader.epoch_run import Progress, Turn
 from stoker.loader.loader import BatchIterator, Loader
 from stoker.loader.orders import as_opened
 from stoker.loader.resume import Allowed, Resume, check_allowed
-from stoker.loader.run import Progress, Turn
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Remainder, Steps

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from stoker.fields.spec import Array, Deduplicated
+from stoker.loader.buffers import plain_buffer
 from stoker.loader.delivery import DeliveryForm
-from stoker.loader.gather.buffers import plain_buffer
-from stoker.loader.gather.together import Together
-from stoker.loader.units.make import Made
+from stoker.loader.gather import Together
+from stoker.loader.units import Made
 from stoker.torch.copies import Copies
 from stoker.torch.resident import ResidentRows
 from stoker.torch.stream import Mark, SideStream

@@ -12,8 +12,8 @@ from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError
 from stoker.fields.spec import parse_size
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
+from stoker.loader.epoch_run import Run, Turn
 from stoker.loader.loader import Loader
-from stoker.loader.run import Run, Turn
 from stoker.sampling.position import Position
 from stoker.torch.callers import missing_position
 from stoker.torch.cuda import CudaStream

@@ -10,14 +10,14 @@ import numpy.typing as npt
 import torch
 
 from stoker.fields.spec import Array
-from stoker.loader.gather.assemble import Residence
-from stoker.loader.gather.buffers import BufferPool
+from stoker.loader.buffers import BufferPool
+from stoker.loader.gather import Residence
 from stoker.torch.stream import Mark, SideStream
 from stoker.torch.tensors import words_of
 
 
 class ResidentRows:
-    """Records on a device, in the order in which their chunks came; see `stoker.loader.residence.Resident`.
+    """Records on a device, in the order in which their chunks came; see `stoker.loader.lane.Resident`.
 
         device memory   ┆ chunk 7 ┆ chunk 2 ┆ chunk 5 ┆  room  ┆
 

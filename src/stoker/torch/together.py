@@ -21,7 +21,7 @@ import torch
 
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
 from stoker.loader.delivery import DeliveryForm
-from stoker.loader.gather.together import Together
+from stoker.loader.gather import Together
 from stoker.torch.copies import Copies, expand_records
 from stoker.torch.tensors import Tensors, cut, cut_each, views_of
 

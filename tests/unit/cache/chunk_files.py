@@ -16,7 +16,7 @@ from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
 from stoker.fields.offsets import offsets_of, ranges
 from stoker.fields.spec import Array, Arrays, Ragged, Spec, run_name
-from stoker.loader.windows.window import Window, WindowLayout
+from stoker.loader.window import Window, WindowLayout
 
 
 def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:

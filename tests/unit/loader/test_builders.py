@@ -9,10 +9,10 @@ import pytest
 
 from stoker import Dataset, Field, Loader
 from stoker.doctor.sampled import SampledDataset
-from stoker.loader import open_dataset as feed_dataset
+from stoker.loader import opened as feed_dataset
 from stoker.loader.config import make_config
 from stoker.loader.fill import Filler
-from stoker.loader.open_datasets import open_datasets
+from stoker.loader.opened import open_datasets
 
 NUM_THREADS = 4
 

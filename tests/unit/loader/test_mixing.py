@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoker import Dataset
-from stoker.loader.mixing import MAX_WINDOW_CHUNKS, WINDOW_BYTES, window_chunks
+from stoker.loader.orders import MAX_WINDOW_CHUNKS, WINDOW_BYTES, window_chunks
 
 CHUNK_BYTES = Dataset("never-opened.parquet").chunk_bytes
 

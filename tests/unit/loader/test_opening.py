@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import stoker.loader.opening
-import stoker.loader.windows.standing
+import stoker.loader.window
 from stoker import Dataset, Loader
 from stoker._native import ChunkMap, WindowChunks, WindowMemory, cached_bytes, read_chunks
 from stoker.host.huge import PAGE_BYTES
@@ -33,26 +32,26 @@ def dataset(tmp_path):
 
 @pytest.fixture
 def nothing_stands(monkeypatch):
-    monkeypatch.setattr(stoker.loader.windows.standing, "MAX_CHUNKS", 0)
+    monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
 
 
 @pytest.fixture
 def nothing_is_tried(monkeypatch):
-    monkeypatch.setattr(stoker.loader.opening.PageCacheTrial, "is_due", lambda _self, _gone: False)
+    monkeypatch.setattr(stoker.loader.window.PageCacheTrial, "is_due", lambda _self, _gone: False)
 
 
 @pytest.fixture
 def windows(monkeypatch):
     """Of every window that was opened: how many of its chunks were mapped, and how many were read."""
     opened = []
-    whole = stoker.loader.opening.WindowOpener.open
+    whole = stoker.loader.window.WindowOpener.open
 
     def noted(self, numbers, filler, **options):
         window = whole(self, numbers, filler, **options)
         opened.append((window.num_mapped, window.num_slots - window.num_mapped))
         return window
 
-    monkeypatch.setattr(stoker.loader.opening.WindowOpener, "open", noted)
+    monkeypatch.setattr(stoker.loader.window.WindowOpener, "open", noted)
     return opened
 
 
@@ -146,7 +145,7 @@ def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
     options = OPTIONS | {"window": "all"}
     with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
         expected = content(loader)
-    monkeypatch.setattr(stoker.loader.opening, "_MAX_HELD", 2)
+    monkeypatch.setattr(stoker.loader.window, "_MAX_HELD", 2)
     with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
         assert content(loader) == expected
         drop(tmp_path / "cache")
@@ -201,7 +200,7 @@ def test_the_page_cache_is_tried_with_one_window_and_all_come_back_where_it_stay
 def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
     dataset, tmp_path, nothing_stands, windows, monkeypatch
 ):
-    monkeypatch.setattr(stoker.loader.opening, "available_bytes", lambda: 0)
+    monkeypatch.setattr(stoker.loader.window, "available_bytes", lambda: 0)
     options = OPTIONS | {"window": "all", "num_threads": 1}
     with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
         for _ in loader:
@@ -218,8 +217,8 @@ def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
 def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
     dataset, tmp_path, monkeypatch, max_bytes, parts
 ):
-    monkeypatch.setattr(stoker.loader.windows.standing, "MAX_BYTES", max_bytes)
-    monkeypatch.setattr(stoker.loader.windows.standing, "MEMORY_SHARE", 0)
+    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", max_bytes)
+    monkeypatch.setattr(stoker.loader.window, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         content(loader)
     window = -(-len(chunk_files(tmp_path / "cache")) // parts)
@@ -236,8 +235,8 @@ def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
 
 
 def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(stoker.loader.windows.standing, "MAX_BYTES", 0)
-    monkeypatch.setattr(stoker.loader.windows.standing, "MEMORY_SHARE", 0)
+    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", 0)
+    monkeypatch.setattr(stoker.loader.window, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         batches = iter(loader)
         next(batches)
@@ -248,7 +247,7 @@ def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path,
 @pytest.fixture
 def all_is_large(monkeypatch):
     """Every data set is more than does no harm, and less than memory holds."""
-    monkeypatch.setattr(stoker.loader.windows.standing, "MAX_BYTES", 0)
+    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", 0)
 
 
 def test_a_data_set_that_memory_holds_is_mapped_once_however_large_it_is(dataset, tmp_path, all_is_large):
@@ -320,7 +319,7 @@ def test_pages_are_entered_once_and_go_on_where_it_was_ended_early(tmp_path):
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_chunk_that_is_removed_or_damaged_between_epochs_is_built_again(dataset, tmp_path, stands, monkeypatch):
     if not stands:
-        monkeypatch.setattr(stoker.loader.windows.standing, "MAX_CHUNKS", 0)
+        monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = content(loader)
         removed, damaged, cut, *_ = chunk_files(tmp_path / "cache")
@@ -340,8 +339,8 @@ def test_a_data_set_that_turns_out_too_large_to_stand_is_opened_window_by_window
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = [content(loader) for _ in range(2)]
     # Its records alone would fit; a few chunks find a place, then there is none left.
-    monkeypatch.setattr(stoker.loader.windows.standing, "MAX_BYTES", NUM_ROWS * 64)
-    monkeypatch.setattr(stoker.loader.windows.standing, "MEMORY_SHARE", 0)
+    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", NUM_ROWS * 64)
+    monkeypatch.setattr(stoker.loader.window, "MEMORY_SHARE", 0)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         assert loader.spec.record_bytes <= 64
         assert [content(loader) for _ in range(2)] == expected
@@ -467,7 +466,7 @@ def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = [batch["id"].tolist() for batch in loader]
     if not is_standing:
-        monkeypatch.setattr(stoker.loader.windows.standing, "MAX_CHUNKS", 0)
+        monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
     left, lock = [num_left], threading.Lock()
 
     def map_file(fd, num_bytes):
@@ -477,8 +476,8 @@ def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(
                 raise OSError(errno.ENOMEM, "mmap: Cannot allocate memory")
         return ChunkMap(fd, num_bytes)
 
-    monkeypatch.setattr(stoker.loader.windows.standing, "ChunkMap", map_file)
-    monkeypatch.setattr(stoker.loader.opening, "ChunkMap", map_file)
+    monkeypatch.setattr(stoker.loader.window, "ChunkMap", map_file)
+    monkeypatch.setattr(stoker.loader.window, "ChunkMap", map_file)
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         assert [batch["id"].tolist() for batch in loader] == expected
     assert left[0] < 0
@@ -489,7 +488,7 @@ def test_another_error_of_a_map_is_not_taken_for_that(dataset, tmp_path, monkeyp
     def map_file(fd, num_bytes):
         raise OSError(errno.EACCES, "mmap: Permission denied")
 
-    monkeypatch.setattr(stoker.loader.windows.standing, "ChunkMap", map_file)
+    monkeypatch.setattr(stoker.loader.window, "ChunkMap", map_file)
     with (
         Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader,
         pytest.raises(PermissionError, match="Permission denied"),

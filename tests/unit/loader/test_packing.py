@@ -11,7 +11,7 @@ from tests.oracles.gather import window_of
 from stoker._native import Rows, TableLayout, fill_places, pack_values
 from stoker.dataset.units.count import pack_lengths
 from stoker.dataset.units.kinds import Pack
-from stoker.loader.gather.buffers import plain_buffer
+from stoker.loader.buffers import plain_buffer
 from stoker.sampling.units import Packed
 
 chunk_lengths = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, max_size=4)

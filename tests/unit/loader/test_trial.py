@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import stoker.cache.builder
 from stoker import Dataset, FieldError, Loader
 from stoker.loader.config import make_config
-from stoker.loader.mixing import first_chunks
+from stoker.loader.opened import first_chunks
 
 NUM_CHUNKS, CHUNK_ROWS = 24, 50
 

@@ -8,9 +8,8 @@ from tests.unit.cache.chunk_files import window_of_files, write_chunk
 
 from stoker.columns import plan_spec, to_arrays
 from stoker.fields.spec import Ragged
-from stoker.loader.gather.assemble import Part, assemble
-from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.gather.together import side_by_side
+from stoker.loader.buffers import BufferPool
+from stoker.loader.gather import Part, assemble, side_by_side
 from stoker.sampling.epoch import Order, WindowPositions
 
 NESTED = "nested"

@@ -12,8 +12,8 @@ from tests.unit.cache.test_runs import repeated
 
 from stoker.cache.tables import take_rows
 from stoker.fields.spec import Deduplicated, Spec
-from stoker.loader.gather.assemble import Part, assemble
-from stoker.loader.gather.buffers import BufferPool
+from stoker.loader.buffers import BufferPool
+from stoker.loader.gather import Part, assemble
 
 chunks = st.lists(st.lists(st.integers(1, 5), max_size=8), min_size=1, max_size=3)
 

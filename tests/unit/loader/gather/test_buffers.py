@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.loader.gather import buffers
-from stoker.loader.gather.buffers import BufferPool, plain_buffer
+from stoker.loader import buffers
+from stoker.loader.buffers import BufferPool, plain_buffer
 
 
 def used_bytes(pool):

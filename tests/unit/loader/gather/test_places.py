@@ -6,8 +6,8 @@ import numpy as np
 from tests.strategies import check_samples
 from tests.unit.loader.gather.test_assemble import NESTED, window_of
 
-from stoker.loader.gather.assemble import Part, assemble
-from stoker.loader.gather.buffers import BufferPool
+from stoker.loader.buffers import BufferPool
+from stoker.loader.gather import Part, assemble
 
 
 def test_a_batch_whose_samples_have_places_is_the_one_without_put_in_order(tmp_path):

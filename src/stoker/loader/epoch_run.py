@@ -1,35 +1,35 @@
-"""One pass over (the rest of) an epoch: steps in order, batches ahead of them."""
+"""One pass over (the rest of) an epoch: steps in order, batches ahead of them; and the next epoch, begun in time."""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
 from stoker.loader.batches import Finisher, Gatherer, Prepared
+from stoker.loader.buffers import BufferPool
 from stoker.loader.fill import Filler
-from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.open_datasets import OpenDatasets
+from stoker.loader.lane import Lane, Subjects
+from stoker.loader.opened import OpenDatasets
 from stoker.loader.orders import Orders
 from stoker.loader.ready_queue import ReadyQueue
-from stoker.loader.residence import offer_window
 from stoker.loader.settings import RunSettings
-from stoker.loader.streams import EpochStream, MixedStream, Stream
-from stoker.loader.windows.in_use import OpenWindow, Windows, num_windows_ahead
 from stoker.metrics.stages import Stages, Subject
-from stoker.sampling.epoch import EpochOrder
-from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.position import Position
-from stoker.sampling.steps import Slice, Steps
+from stoker.sampling.steps import Steps
 
 # Threads that make batches, at most, unless they call a function of the user's: more of them make fewer batches at a
 # time, and take turns with the interpreter's lock for each call of native code.
 _MOST_MAKERS = 4
+# Batches that are made for an epoch nobody has asked for yet: the first step has its own at once, and while it computes
+# the others are made. A loader whose epochs lie far apart, as of a validation, holds no more than these meanwhile.
+_MOST_READY = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +62,13 @@ class Progress:
     __slots__ = ("_began", "_steps", "last")
 
     def __init__(self, began: Position, steps: Steps | None = None) -> None:
-        self._began = began
-        self._steps = steps
+        self._began, self._steps = began, steps
         self.last: int | None = None
 
     @property
     def position(self) -> Position:
         """Behind the last step handed over."""
-        if self._steps is None or self.last is None:
-            return self._began
-        return self._began.after(self.last, self._steps)
+        return self.after(0 if self.last is None else self.last + 1)
 
     def after(self, num_steps: int) -> Position:
         """Return where it stands once so many steps of it are handed over.
@@ -83,62 +80,6 @@ class Progress:
         if not 0 <= num_steps <= there:
             raise ValueError(f"this pass has {there} steps, not {num_steps}")
         return self._began if not num_steps or self._steps is None else self._began.after(num_steps - 1, self._steps)
-
-
-class _EpochWindows:
-    """Asks for the windows of one data set's own epoch, and opens them.
-
-    Args:
-        run: The run that uses them.
-        which: Number of the data set.
-        order: Order of that epoch.
-        mixed: The mixture's epoch that it is a part of; None where the data set stands alone.
-    """
-
-    def __init__(self, run: Run, which: int, order: EpochOrder, mixed: MixtureEpoch | None) -> None:
-        self._run = run
-        self._which = which
-        self._order = order
-        self._mixed = mixed
-        self._mean_chunks = max(1, len(order.window_chunks(0)) if order.num_windows else 0)
-
-    def open(self, number: int) -> OpenWindow:
-        """Return a window; waits for its chunks."""
-        run, order, chunks = self._run, self._order, self._order.window_chunks(number)
-        with run.stages.span("open", subject=self._subject(number)):
-            window = run.opened.open_window(self._which, chunks, run.filler)
-            run.opened_ahead.append((self._which, chunks))
-            if not window.is_in_memory():
-                # One read through all of it, before random rows are asked for: a disk is many times as fast so.
-                window.settle(goes_on=run.goes_on)
-            if (resident := run.settings.delivery.resident) is not None:
-                offer_window(resident, window, chunks, run.opened.num_samples)
-            return OpenWindow(window, order.tables(number), chunks)
-
-    def request(self, number: int) -> None:
-        """Ask for a window's chunks to be built."""
-        run, chunks = self._run, self._order.window_chunks(number)
-        if (subject := self._subject(number)) is not None:
-            run.note_subject(subject, run.opened.numbers(self._which, chunks))
-        run.filler.request(run.opened.to_ask_for(self._which, chunks))
-
-    def num_ahead(self) -> int:
-        """Return of how many windows ahead the chunks are asked for."""
-        filler = self._run.filler
-        if self._run.opened.is_tight:
-            return 0
-        return num_windows_ahead(filler.pool.size, self._mean_chunks, num_short=filler.num_short)
-
-    def _subject(self, number: int) -> Subject | None:
-        """Return what a window is for, where it is shown: the first step that uses it."""
-        run = self._run
-        if not run.stages.shows_each:
-            return None
-        start = int(self._order.window_starts[number])
-        if self._mixed is not None:
-            start = self._mixed.first_use(self._which, self._order.epoch, start)
-        step = max(start - run.steps.lane_start, 0) // run.steps.part_size
-        return (*run.subject_of(step)[:2], number, -1)
 
 
 class Run:
@@ -158,62 +99,61 @@ class Run:
         steps: Which samples of each lane belong to which step, from `position` on.
         progress: Where it stands.
         is_abandoned: Whether nobody asks for its batches any more.
-        opened_ahead: Data set and chunks of windows that were opened, but are not counted as used yet: an epoch that
-            begins before the last one is over uses its chunks when its own first batch is handed over.
     """
 
     def __init__(
         self,
-        *,
         position: Position,
         orders: Orders,
         opened: OpenDatasets,
+        *,
         pool: BufferPool,
         settings: RunSettings,
         stages: Stages,
         turn: Turn = Turn(),
         room: int | None = None,
     ) -> None:
-        config = settings.config
-        self.steps = steps = position.steps(global_batch_size=settings.global_batch_size, remainder=config.remainder)
-        self.progress = Progress(position, steps)
-        self.opened = opened
-        self.settings = settings
-        self.stages = stages
-        self._orders = orders
-        self._epoch = position.epoch
-        self._first_step = steps.start // steps.global_batch_size  # of the epoch, as `Loader.explain` counts
-        self._numbers = range(turn.first, steps.num_steps, turn.every)
+        config, epoch = settings.config, position.epoch
+        self.steps = position.steps(global_batch_size=settings.global_batch_size, remainder=config.remainder)
+        self.progress = Progress(position, self.steps)
+        self.is_abandoned = False
+        self._home = Home()
+        self._opened, self._settings, self._stages, self._epoch = opened, settings, stages, epoch
+        self._numbers = range(turn.first, self.steps.num_steps, turn.every)
         self._num_handed = 0
         self._handed_ns = 0
         self._passing_from = 0  # the step from which on windows may be left behind
-        self._subject: Subject | None = None  # of the step that the loop is at, where it is shown
-        self._subjects: dict[int, Subject] = {}  # of each chunk that was asked for, where it is shown
-        self.is_abandoned = False
-        self.opened_ahead: deque[tuple[int, Int64]] = deque()
-        self._home = Home()
+        self._subjects = Subjects(stages, epoch, self.steps)
+        self._subject: Subject | None = None  # of the step that the loop is at
+        # Data set and chunks of windows that were opened, but are not counted as used yet: an epoch that begins before
+        # the last one is over uses its chunks when its own first batch is handed over.
+        self._uses: deque[tuple[int, Int64]] = deque()
         self._is_closed = False
         self._closing = threading.RLock()
-        self.filler = Filler(
-            is_there=opened.is_there,
-            build=self._build,
-            pool=opened.pool(config.num_threads),
-            size_of=lambda number: int(opened.num_samples[number]),
-            max_ahead=lambda: config.num_threads if opened.is_tight else None,
-            waiting=partial(stages.span, "wait_chunk"),
-        )
-        self._streams: list[Stream] = [self._stream_of(lane) for lane in orders.lanes_of_epoch(position.epoch)]
-        self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=self._epoch)
+        self._filler = self._make_filler()
+        self._lanes = [
+            Lane(
+                lane,
+                opened,
+                self._filler,
+                units_in=orders.units_in,
+                stages=stages,
+                subjects=self._subjects,
+                uses=self._uses,
+                resident=settings.delivery.resident,
+            )
+            for lane in orders.lanes_of_epoch(epoch)
+        ]
+        self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=epoch)
         self._gatherer = Gatherer(
-            self._streams,
-            steps,
-            opened=opened,
+            self._lanes,
+            self.steps,
+            opened.spec,
             pool=pool,
             settings=settings,
             stages=stages,
             num_ahead=min(settings.prefetch, len(self._numbers)),
-            # What says which data set each sample is of is written to each batch.
-            leave_together=self._finisher.takes_together and settings.source_field is None,
+            leave_together=self._finisher.takes_together,
         )
         self._queue: ReadyQueue[Prepared] = ReadyQueue(
             self._make,
@@ -226,36 +166,16 @@ class Run:
             room=room,
         )
 
-    def _stream_of(self, lane: EpochOrder | MixtureEpoch) -> Stream:
-        if isinstance(lane, EpochOrder):
-            return self._epoch_stream(None, 0, lane)
-        return MixedStream(lane, partial(self._epoch_stream, lane))
-
-    def _epoch_stream(self, mixed: MixtureEpoch | None, which: int, order: EpochOrder) -> EpochStream:
-        """Return the stream of one data set's own epoch."""
-        source = _EpochWindows(self, which, order, mixed)
-        windows = Windows(
-            open_window=source.open,
-            request=source.request,
-            num_windows=order.num_windows,
-            num_ahead=source.num_ahead,
-            waiting=partial(self.stages.span, "wait_window"),
+    def _make_filler(self) -> Filler:
+        opened, num_threads = self._opened, self._settings.config.num_threads
+        return Filler(
+            is_there=opened.is_there,
+            build=self._build,
+            pool=opened.pool(num_threads),
+            size_of=lambda number: int(opened.num_samples[number]),
+            max_ahead=lambda: num_threads if opened.is_tight else None,
+            waiting=partial(self._stages.span, "wait_chunk"),
         )
-        units = self._orders.units_in(which, order.epoch)
-        return EpochStream(order, windows, units=units, fragments=self.opened.fragments(which), which=which)
-
-    def goes_on(self) -> bool:
-        """Return whether it has not been closed."""
-        return not self._is_closed
-
-    def subject_of(self, step: int) -> Subject:
-        """Return what work for a step, counted from the run's beginning, is told to be for."""
-        return self._epoch, self._first_step + step, -1, -1
-
-    def note_subject(self, subject: Subject, chunks: Iterable[int]) -> None:
-        """Note the window that chunks are built for, which was asked for now."""
-        epoch, step, window, _ = subject
-        self._subjects.update((chunk, (epoch, step, window, chunk)) for chunk in chunks)
 
     @property
     def num_left(self) -> int:
@@ -281,18 +201,18 @@ class Run:
             RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
-        stages, numbers, number = self.stages, self._numbers, self._num_handed
+        stages, numbers, number = self._stages, self._numbers, self._num_handed
         if self._handed_ns:
             stages("step", self._handed_ns, start_ns, 0, self._subject)
             self._handed_ns = 0
         if number == len(numbers):
             raise StopIteration
-        self._subject = self._shown(numbers[number])
         try:
             if self._queue.is_ready and not stages.shows_each:  # nothing to wait in
                 prepared = self._queue.get()
                 stages("wait", start_ns, time.perf_counter_ns(), 0)
             else:
+                self._subject = self._subjects.of_step(numbers[number])
                 with stages.span("wait", subject=self._subject):
                     prepared = self._queue.get()
         except Exception as error:
@@ -301,8 +221,8 @@ class Run:
                 raise RuntimeError("the loader was closed before the epoch was over") from None
             error.add_note(f"needed by step {numbers[number]} of this pass over epoch {self._epoch}")
             raise
-        while self.opened_ahead:
-            self.opened.count_uses(*self.opened_ahead.popleft())
+        while self._uses:
+            self._opened.count_uses(*self._uses.popleft())
         self.progress.last = numbers[number]
         self._num_handed = number = number + 1
         if number < len(numbers) and numbers[number] >= self._passing_from:
@@ -333,29 +253,26 @@ class Run:
         """
         self._is_closed = True
         # First everyone is told, then joined: a thread that waits for another one's work is freed by that one's stop.
-        self.filler.stop()
-        for stream in self._streams:
-            stream.stop()
+        self._filler.stop()
+        for lane in self._lanes:
+            lane.stop()
         with self._closing:
             self._queue.close()
-            for stream in self._streams:
-                stream.close()
-            self.filler.close()
+            for lane in self._lanes:
+                lane.close()
+            self._filler.close()
 
     def _build(self, chunk: int) -> bool:
-        with self.stages.span("build", subject=self._subjects.get(chunk)):
-            return self.opened.build(chunk)
+        with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
+            return self._opened.build(chunk)
 
     def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
         """Yield the batches of some of the run's steps, the first of them at least; see `ReadyQueue`."""
         steps = self._numbers[number : number + num_wanted]
-        stages, finisher = self.stages, self._finisher
-        with stages.span("batch", subject=self._shown(steps[0])) as span:
+        stages, finisher = self._stages, self._finisher
+        with stages.span("batch", subject=self._subjects.of_step(steps[0])) as span:
             gathered = self._gatherer.gather(steps)
-            if gathered.together is not None:
-                finished = iter(finisher.finish_together(gathered.together))
-            else:
-                finished = map(finisher.finish, gathered.made, gathered.slices, steps)
+            finished = finisher.finish(gathered, steps)
             # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
             if not stages.shows_each and (finisher.is_quick or gathered.together is not None):
                 span.num_calls = len(gathered.slices)
@@ -364,21 +281,96 @@ class Run:
             ready = [next(finished)]
         yield ready.pop()
         for step, _ in zip(steps[1:], gathered.slices[1:], strict=False):
-            with stages.span("batch", subject=self._shown(step)):
+            with stages.span("batch", subject=self._subjects.of_step(step)):
                 ready.append(next(finished))
             yield ready.pop()
 
-    def _shown(self, step: int) -> Subject | None:
-        return self.subject_of(step) if self.stages.shows_each else None
-
-    def _slices(self, step: int) -> tuple[Slice, ...]:
-        return self.steps.slices(step, self.settings.shard)
-
     def _pass_windows(self, step: int) -> None:
-        """Close the windows that only steps before this one needed."""
+        """Let go of the windows that only steps before this one needed."""
         steps = self.steps
-        pieces = [piece for piece in self._slices(step) if not piece.is_padding]  # which goes back to the beginning
-        borders = [self._streams[piece.lane].pass_by(piece.start) for piece in pieces]
+        borders = [
+            self._lanes[piece.lane].pass_by(piece.start)
+            for piece in steps.slices(step, self._settings.shard)
+            if not piece.is_padding  # which goes back to the beginning
+        ]
         # No step before this one begins behind such a border: nothing has to be looked at until then.
         if borders:
             self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
+
+
+class NextEpoch:
+    """Begins the run that probably comes next, and keeps it until the loop asks for it.
+
+        batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
+                              0   1   │ 2   3   4           left to do: they begin the next epoch
+
+    So no more batches are made ahead than in the middle of an epoch.
+
+    That another epoch comes nobody says. It is believed once a second one has followed the first; by then every chunk
+    has been built, too, so nothing is fetched that may not be wanted. A loop that goes on elsewhere, or not at all,
+    leaves what was begun to be closed.
+
+    Args:
+        prefetch: How many batches a run has ahead; 0 where none may be made before their epoch has begun.
+
+    Attributes:
+        lead: Batches before the end of the run from which on the next one is begun; 0 where it is not.
+    """
+
+    def __init__(self, *, prefetch: int) -> None:
+        self._prefetch = prefetch
+        self._now: weakref.ref[Run] | None = None
+        self._expected: Position | None = None  # where the run behind the last one that ended begins
+        self._is_likely = False
+        self.lead = 0
+        self._begun: tuple[Position, Run] | None = None
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that are ready for an epoch that nobody has asked for yet."""
+        return 0 if self._begun is None else self._begun[1].num_ready
+
+    def take(self, start: Position) -> Run | None:
+        """Return the run that begins at `start`, if it was begun; any other is closed.
+
+        Blocks: until batches in the making are done, where there is another.
+        """
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return None
+        if begun[0] != start:
+            begun[1].close()
+            return None
+        begun[1].allow(self._prefetch)
+        return begun[1]
+
+    def began(self, start: Position, run: Run) -> None:
+        """Note the run that the loop is at from now on."""
+        self._now = weakref.ref(run)
+        self._is_likely = self._prefetch > 0 and start == self._expected
+        self._expected = None
+        self.lead = self._prefetch - 1 if self._is_likely else 0
+
+    def handed(self, run: Run, begin: Callable[[Position, int], Run]) -> None:
+        """Note that a batch was handed over, and begin the next run once nothing is left to make of this one.
+
+        Where more than `lead` batches are left it does nothing, and need not be called.
+
+        Args:
+            run: Whose batch.
+            begin: Begins a run; the second argument is how many batches it may have ahead.
+        """
+        if self._now is None or self._now() is not run:
+            return
+        num_left = run.num_left
+        room = min(self._prefetch - num_left, _MOST_READY)  # beside those that are left of this run
+        if self._begun is not None:
+            self._begun[1].allow(room)
+        elif self._is_likely and 0 < num_left <= self.lead:
+            start = run.progress.position.next_epoch()
+            try:
+                self._begun = start, begin(start, room)
+            except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
+                self._is_likely = False
+        if not num_left:
+            self._expected = run.progress.position

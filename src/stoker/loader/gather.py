@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Any, Literal, NamedTuple, TypeAlias
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,16 +13,15 @@ from stoker._native import Rows
 from stoker._native import distinct as find_distinct
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
-from stoker.loader.gather.buffers import BufferPool
-from stoker.loader.windows.window import Window
+from stoker.loader.buffers import BufferPool
+from stoker.loader.config import Once
+from stoker.loader.lane import UnitPart
+from stoker.loader.window import Window
 from stoker.sampling.epoch import WindowPositions
 
 # With more different rows a batch than this share of its samples, each row for each sample is no more to carry, and
 # spares whoever gets the batch the work of expanding it.
 _MAX_DISTINCT = 0.75
-
-Once: TypeAlias = Literal["never", "always", "where it pays"]
-"""Whether what samples of a batch share is gathered once for all of them, rather than for each."""
 
 
 class FoundSamples(NamedTuple):
@@ -476,3 +475,165 @@ def _gathered_once(
         index.append(own.number + np.repeat(before, sizes).astype(np.int32) if before.any() else own.number)
         counts += own.counts
     return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index), counts)
+
+
+class Groups(NamedTuple):
+    """Groups of several batches of rows.
+
+    Attributes:
+        offsets: Of the groups of each batch, from zero on, side by side. int64, shape [G + N].
+        sizes: Groups of each batch; G together. [N].
+    """
+
+    offsets: Array
+    sizes: Sequence[int]
+
+
+class Together(NamedTuple):
+    """Several batches of rows, as one.
+
+    Attributes:
+        assembled: All of them.
+        sizes: Samples of each.
+        offsets: Of the lists of each ragged field, those of each batch from zero on. int64, shape [F, B + N].
+        num_values: Of each ragged field, in each batch. [F][N].
+        shared: What they share by each key: the different rows of each batch, side by side, and which of its batch's
+            each sample has, int32, shape [B].
+        groups: Where the order counts groups.
+    """
+
+    assembled: Assembled
+    sizes: Sequence[int]
+    offsets: Array
+    num_values: list[list[int]]
+    shared: list[tuple[Together, Array]]
+    groups: Groups | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All fields in batch order, without those of groups."""
+        return self.assembled.names or self.assembled.spec.names
+
+
+def side_by_side(
+    assembled: Assembled,
+    sizes: Sequence[int],
+    pool: BufferPool,
+    *,
+    groups: Groups | None = None,
+) -> Together | None:
+    """Return batches as one that can be copied whole; None where they must be cut before.
+
+    Args:
+        assembled: The batches, gathered side by side.
+        sizes: Samples of each.
+        pool: Gives memory that can be copied from.
+        groups: Where the order counts groups; their offsets go on through all batches.
+    """
+    lists = assembled.ragged.values()
+    is_nested = any(isinstance(one.values, Ragged) for one in lists)
+    if is_nested or (assembled.spec.fixed and not assembled.spec.record_bytes):
+        return None
+    shared = []
+    for one in assembled.shared:
+        counts = [one.rows.num_samples] if one.counts is None else one.counts.tolist()
+        rows = side_by_side(one.rows, counts, pool)
+        if rows is None:
+            return None
+        index = pool.take(one.index.nbytes)[: one.index.nbytes].view(one.index.dtype)
+        np.copyto(index, one.index)
+        shared.append((rows, index))
+    offsets = _offsets_in(pool, len(lists), sizes)
+    num_values = _from_zero([one.offsets for one in lists], sizes, offsets)
+    if groups is not None:
+        out = _offsets_in(pool, 1, groups.sizes)
+        _from_zero([groups.offsets], groups.sizes, out)
+        groups = groups._replace(offsets=out[0])
+    return Together(assembled, sizes, offsets, num_values, shared, groups)
+
+
+def _offsets_in(pool: BufferPool, num_fields: int, sizes: Sequence[int]) -> Array:
+    num_offsets = sum(sizes) + len(sizes)
+    num_bytes = 8 * num_fields * num_offsets
+    return pool.take(num_bytes)[:num_bytes].view(np.int64).reshape(num_fields, num_offsets)
+
+
+def _from_zero(fields: Sequence[Array], sizes: Sequence[int], out: Array) -> list[list[int]]:
+    """Write the offsets of fields through all batches as those of each batch.
+
+    Args:
+        fields: Offsets of each, of lists or of groups.
+        sizes: How many of these each batch has. [N].
+        out: Gets the offsets of all fields. Shape [F, B + N].
+
+    Returns:
+        How many values, or samples, of each field each batch has. [F][N].
+    """
+    if not fields:
+        return []
+    borders = offsets_of(np.array(sizes, dtype=np.int64))
+    begins, ends = borders[:-1], borders[1:]
+    is_even = len(set(sizes)) == 1
+    num_values = []
+    for offsets, row in zip(fields, out, strict=True):
+        first = offsets[begins]
+        if is_even:
+            # In one go: what works on thousands of numbers gives the interpreter's lock up, and wants it back.
+            step = offsets.itemsize
+            each = np.ndarray((len(sizes), sizes[0] + 1), offsets.dtype, offsets, strides=(sizes[0] * step, step))
+            np.subtract(each, first[:, None], out=row.reshape(each.shape))
+        else:
+            for i, (begin, end) in enumerate(pairwise(borders.tolist())):
+                np.subtract(offsets[begin : end + 1], first[i], out=row[begin + i : end + i + 1])
+        num_values.append((offsets[ends] - first).tolist())
+    return num_values
+
+
+def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:
+    """Gather what of a batch does not lie on the device: records of the other samples, and everybody's lists.
+
+    Args:
+        spec: Of the samples.
+        parts: Where they lie; all together are the batch.
+        first_row: Of the chunks on the device; see `stoker.loader.lane.Resident`.
+        pool: Gives the memory.
+    """
+    every = [Part(part.opened.window, part.where) for part in parts]
+    if (lying := _all_there(parts, first_row, pool)) is not None:
+        return assemble_beside(spec, every, (), pool, Residence(_NONE, lying, _NONE))
+    there, rows, here, others = [_NONE], [_NONE], [_NONE], []
+    begin = 0
+    for part in parts:
+        # Looked at once: a chunk may arrive there while this goes on.
+        first = first_row[part.opened.chunks[part.where.slot]]
+        lies = first >= 0
+        places = np.arange(begin, begin + len(lies))
+        there.append(places[lies])
+        rows.append((first + part.where.row)[lies])
+        if not lies.all():
+            here.append(places[~lies])
+            others.append(Part.at(part.opened.window, part.where.slot[~lies], part.where.row[~lies]))
+        begin += len(lies)
+    residence = Residence(*(np.concatenate(places) for places in (there, rows, here)))
+    return assemble_beside(spec, every, others, pool, residence)
+
+
+def _all_there(parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Int64 | None:
+    """Return the row on the device of each sample, shape [B]; None where not all chunks of their windows lie there.
+
+    Then a chunk is looked up once, and not a sample.
+    """
+    firsts = [first_row[part.opened.chunks] for part in parts]
+    if not parts or any((first < 0).any() for first in firsts):
+        return None
+    num = sum(part.where.num for part in parts)
+    rows = pool.take(8 * num)[: 8 * num].view(np.int64)  # they cross to the device
+    begin = 0
+    for part, first in zip(parts, firsts, strict=True):
+        out = rows[begin : begin + part.where.num]
+        np.add(part.where.row, first[part.where.slot], out=out)
+        begin += len(out)
+    return rows
+
+
+_NONE: Int64 = np.empty(0, dtype=np.int64)

@@ -17,7 +17,7 @@ import stoker
 from stoker._native import ChunkMap, bring_in
 from stoker.cache import store, verified
 from stoker.host.huge import HUGE_BYTES
-from stoker.loader.windows import standing
+from stoker.loader import window
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
 
@@ -40,7 +40,7 @@ def data(tmp_path):
 @pytest.mark.parametrize("stands", [True, False], ids=["standing", "window by window"])
 def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(data, tmp_path, stands, monkeypatch):
     if not stands:
-        monkeypatch.setattr(standing.Standing, "suits", staticmethod(lambda *_, **__: False))
+        monkeypatch.setattr(window, "MAX_CHUNKS", 0)
     dataset = stoker.Dataset(data, chunk_size="10MiB")
     with stoker.Loader(dataset, batch_size=1_000, shuffle=True, window=2, cache=tmp_path / "c") as loader:
         for batches in (iter(loader), iter(loader)):

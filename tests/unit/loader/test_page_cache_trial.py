@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stoker.loader.windows.page_cache_trial import PageCacheTrial
+from stoker.loader.window import PageCacheTrial
 
 NUM_CHUNKS, WINDOW = 60, 6
 

@@ -1,1 +1,0 @@
-"""From places in windows to a batch: finding and copying samples, into buffers that are used again."""

@@ -1,0 +1,517 @@
+"""The data sets of a loader, opened, and their chunks: how many samples each has, and how to have one that is missing.
+
+One data set, or those of a mixture. Whoever builds numbers the chunks through all of them:
+
+    data set    web                     code
+    its chunks  0   1   2   3   4       0   1   2
+    here        0   1   2   3   4       5   6   7
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields, replace
+from functools import cached_property, partial
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.cache.builder import Builder
+from stoker.cache.format import read_lengths
+from stoker.cache.store import Store, StoreCounts
+from stoker.cache.threads import AdaptivePool, Permits
+from stoker.columns import check_nulls
+from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.description import Description
+from stoker.dataset.mixture import Mixture, naming
+from stoker.dataset.units.count import open_index
+from stoker.dataset.units.index import Index
+from stoker.dataset.units.kinds import Pack, SamplingUnit
+from stoker.errors import FieldError
+from stoker.fields.offsets import Int64
+from stoker.fields.spec import Spec
+from stoker.hashing import fingerprint
+from stoker.host.machine import num_cores
+from stoker.loader.config import LoaderConfig
+from stoker.loader.fill import Filler, OnProgress, WarmProgress, warm
+from stoker.loader.orders import window_chunks
+from stoker.loader.temporary import TemporaryFolder
+from stoker.loader.window import WindowOpener
+from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.sampling.epoch import Order
+from stoker.sampling.steps import Steps
+from stoker.words import some_of
+
+# How often to look whether another process has counted what this one needs.
+_POLL_S = 0.02
+# Threads that build from a remote source beyond those that may compute: they wait for the network most of the time,
+# and while one decodes, others must keep it busy. Each holds a fragment in memory, so not many.
+_REMOTE_THREADS = 6
+# However late a store answers, no more threads than these fetch at once, and no more than hold so much in memory.
+_MOST_THREADS = 64
+_FETCHED_BYTES = 1 << 30
+# Threads that build from a local source beyond those that may decode: one publishes a chunk, which waits for the disk
+# and the kernel, while the next one is decoded. Two are no faster than one, and of smaller chunks than this, which wait
+# little, one takes from those that decode where these have all cores.
+_PUBLISH_THREADS = 1
+_PUBLISHED_BYTES = 8 << 20
+# Building a chunk takes a millisecond and a half of Python, under the interpreter's lock, in which the rest of the work
+# is done for so many bytes. A thread more than both keep busy only takes turns with the others, which costs them all.
+# See docs/decisions/0020.
+_BYTES_BESIDE_PYTHON = 512 << 10
+
+
+class OpenDataset:
+    """Every chunk of a data set, by its number in the fixed order.
+
+    Args:
+        builder: Builds what is missing, into a cache; closed with this, as that is.
+        spec: What a sample is.
+        first: Number of its first chunk among those of all data sets.
+
+    Attributes:
+        windows: Opens windows of its chunks.
+        expected_bytes: About how much all chunks take.
+        index: What the order counts, where that is not rows; set by `open_datasets`.
+    """
+
+    def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
+        self.builder, self.spec, self.first = builder, spec, first
+        self.catalogue = builder.catalogue
+        self.num_samples: Int64 = self.catalogue.num_samples
+        self.index: Index | None = None
+        self.windows = WindowOpener(builder, spec, first=first)
+        self._estimate()
+        self._beside: list[threading.Thread] = []  # that build some chunks already
+
+    # ------------------------------------------------------------------ building
+
+    def is_there(self, chunk: int) -> bool:
+        """Return whether a chunk is in the cache."""
+        return self.builder.has(chunk)
+
+    def build(self, chunk: int) -> bool:
+        """Build a chunk, and what is read in one go with it; False where another process is at it."""
+        return self.builder.build(chunk)
+
+    @property
+    def permits(self) -> tuple[Permits, ...]:
+        """Permits to compute."""
+        permits = self.builder.permits
+        return () if permits is None else (permits,)
+
+    def pool(self, num_threads: int) -> AdaptivePool:
+        """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
+
+        Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
+        have to leave the cache again, none is built long before it is used.
+        """
+        catalogue = self.catalogue
+        num = catalogue.num_builders or num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
+        if catalogue.num_builders is None and not catalogue.is_remote and self.permits:  # bound by work
+            if num_threads >= num_cores() and self._work_bytes < _PUBLISHED_BYTES:
+                num = num_threads
+            if catalogue.dataset.transform is None:  # which may take any time, with the interpreter's lock or without
+                num = min(num, 1 + round(self._work_bytes / _BYTES_BESIDE_PYTHON))
+        if not catalogue.is_remote or self.windows.is_tight:
+            return AdaptivePool(num)
+        chunk_bytes = max(1, self.expected_bytes // max(1, len(catalogue)))
+        return AdaptivePool(num, most=min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes), permits=self.permits)
+
+    @cached_property
+    def _work_bytes(self) -> float:
+        """About how much is decoded for a chunk, of which a filter and a vocabulary may leave little; at least."""
+        catalogue = self.catalogue
+        num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
+        decoded_bytes = self.expected_bytes * num_read / num_left if num_left else 0
+        return max(catalogue.file_bytes, decoded_bytes) / max(1, len(catalogue))
+
+    def build_first(self, config: LoaderConfig, *, is_mixed: bool) -> None:
+        """Build the first chunk with samples, unless it is there: what cannot work shows before training begins.
+
+            this thread   |··first chunk··|                 batches are made of chunks that the order draws, so
+            stoker-build  |····chunk 17···|                 the cores that would stand idle build some of these
+            stoker-build  |~~~~~·····chunk 4····|
+
+        One that is read together with many others is left for later: that could take minutes.
+
+        Blocks: until the first chunk is built.
+
+        Args:
+            config: Says which chunks the first batches need.
+            is_mixed: Whether the data set is one of a mixture: then no others are built.
+
+        Raises:
+            StokerError: The first chunk cannot be built. What is wrong with another one belongs to the step that needs
+                it.
+        """
+        filled = np.flatnonzero(self.num_samples)
+        first = int(filled[0]) if len(filled) else 0
+        if not len(filled) or len(self.catalogue.unit(first)) > 1 or self.is_there(first):
+            return
+        wanted = [] if is_mixed or self.windows.is_tight else first_chunks(config, self.num_samples, self.spec)
+        others = (chunk for chunk in wanted if chunk != first and len(self.catalogue.unit(chunk)) == 1)
+        for i, chunk in enumerate(
+            islice(others, config.num_threads - 1)
+        ):  # the first one finds a permit to compute, too
+            thread = threading.Thread(target=self._try_to_build, args=(chunk,), name=f"stoker-build-{i}", daemon=True)
+            self._beside.append(thread)
+            thread.start()
+        self.build(first)
+        self._estimate()
+
+    def _try_to_build(self, chunk: int) -> None:
+        with contextlib.suppress(Exception):
+            self.build(chunk)
+
+    def _estimate(self) -> None:
+        """Estimate what all chunks take: as much a sample as the first one does, where that is there."""
+        counts, spec = self.num_samples, self.spec
+        num_bytes = int(counts.sum()) * spec.record_bytes
+        if spec.ragged:
+            filled = np.flatnonzero(counts)
+            size_bytes = self.builder.size_of(int(filled[0])) if len(filled) else None
+            if size_bytes is not None:
+                num_bytes = int(size_bytes / counts[filled[0]] * counts.sum())
+            else:
+                num_bytes = max(num_bytes, len(counts) * self.catalogue.dataset.chunk_bytes)
+        self.expected_bytes = self.windows.expected_bytes = num_bytes
+
+    def warm(
+        self,
+        *,
+        num_threads: int,
+        on_progress: OnProgress | None = None,
+        stop_event: threading.Event | None = None,
+    ) -> WarmProgress:
+        """Build every chunk that is missing; see `stoker.loader.fill.warm`."""
+        return warm(self.builder, pool=self.pool(num_threads), on_progress=on_progress, stop_event=stop_event)
+
+    def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> Int64:
+        """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
+
+        What a transform makes is only known when it has run: the first epoch's work is done ahead of it.
+
+        Blocks: until all chunks are built; they are kept.
+        """
+        filled: list[int] = np.flatnonzero(self.num_samples).tolist()
+        counts, num_rows = [np.empty(0, np.int64)], 0
+        filler = Filler(
+            is_there=lambda number: self.is_there(number - self.first),
+            build=lambda number: self.build(number - self.first),
+            pool=self.pool(num_threads),
+            max_ahead=lambda: num_threads if self.windows.is_tight else None,
+        )
+        try:
+            filler.request([self.first + chunk for chunk in filled])
+            for num_done, chunk in enumerate(filled, 1):  # one thread reads: the filler's do what takes time
+                filler.request([self.first + chunk])
+                with self.windows.chunk(chunk, filler) as opened:
+                    counts.append(read_lengths(opened.fd, opened.header, self.spec[field]))
+                num_rows += len(counts[-1])
+                if on_progress is not None:
+                    on_progress(CountProgress(num_fragments=len(filled), num_done=num_done, num_rows=num_rows))
+        finally:
+            filler.close()
+        return np.concatenate(counts)
+
+    def counts(self) -> StoreCounts:
+        """Return what became of the chunks so far."""
+        return replace(self.builder.store.counts(), num_substituted=self.builder.num_substituted)
+
+    def close(self) -> None:
+        """Give locks back. Harmless when called again.
+
+        Blocks: until chunks that are being built are done.
+        """
+        for thread in self._beside:
+            thread.join()
+        self.builder.close()
+        self.windows.close()
+        self.builder.store.close()
+
+
+class OpenDatasets:
+    """One or several data sets with one spec.
+
+    Args:
+        datasets: Closed with this.
+        spec: What a sample of any of them is.
+        mixture: What the user wrote, where it is one.
+        temporary: Folder to remove at the end, where the cache is this loader's alone.
+
+    Attributes:
+        datasets: Those.
+        spec: What a sample is.
+        mixture: What the user wrote, where it is one.
+        num_samples: Rows of each chunk, of all data sets. Shape [K].
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[OpenDataset],
+        *,
+        spec: Spec,
+        mixture: Mixture | None = None,
+        temporary: TemporaryFolder | None = None,
+    ) -> None:
+        self.datasets = tuple(datasets)
+        self.spec = spec
+        self.mixture = mixture
+        self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])
+        self._firsts = [one.first for one in datasets]
+        self._temporary = temporary
+
+    @property
+    def sample_bytes(self) -> float:
+        """About how much a sample takes, lists included as far as that is known."""
+        return sum(one.expected_bytes for one in self.datasets) / max(1, int(self.num_samples.sum()))
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether chunks may have to leave the cache again: then none is built long before it is used."""
+        return any(one.windows.is_tight for one in self.datasets)
+
+    def pool(self, num_threads: int) -> AdaptivePool:
+        """Return the threads that should build, for `num_threads` cores."""
+        pools = [one.pool(num_threads) for one in self.datasets]
+        return AdaptivePool(
+            max(pool.size for pool in pools),
+            most=max(pool.most for pool in pools),
+            # One tight cache holds up all: none of them builds long before it is used.
+            permits=[] if self.is_tight else [permit for one in self.datasets for permit in one.permits],
+        )
+
+    def is_there(self, number: int) -> bool:
+        """Return whether a chunk is in the cache."""
+        one = self._with(number)
+        return one.is_there(number - one.first)
+
+    def build(self, number: int) -> bool:
+        """Build a chunk; False where another process is at it."""
+        one = self._with(number)
+        return one.build(number - one.first)
+
+    def _with(self, number: int) -> OpenDataset:
+        return self.datasets[bisect_right(self._firsts, number) - 1]
+
+    def count_uses(self, which: int, chunks: Int64) -> None:
+        """Count one use of each chunk of a data set: whether it was there when its window was opened. Shape [K]."""
+        one = self.datasets[which]
+        one.builder.store.count_uses(len(chunks), map(one.builder.key, chunks.tolist()))
+
+    def is_substituted(self, which: int, chunk: int) -> bool:
+        """Return whether other rows stand in for those of a data set's chunk, as far as that is known."""
+        return self.datasets[which].builder.is_substituted(chunk)
+
+    def counts(self) -> StoreCounts:
+        """Return what became of the chunks so far."""
+        counts = [one.counts() for one in self.datasets]
+        names = [field.name for field in fields(StoreCounts)]
+        return StoreCounts(**{name: sum(getattr(one, name) for one in counts) for name in names})
+
+    def close(self) -> None:
+        """Give locks and temporary folders back. Harmless when called again."""
+        with ExitStack() as stack:
+            if self._temporary is not None:
+                stack.callback(self._temporary.close)
+            for one in self.datasets:
+                stack.callback(one.close)
+
+
+def open_datasets(
+    dataset: Dataset | Mixture,
+    config: LoaderConfig,
+    *,
+    on_stage: OnStage = ignore_stage,
+    on_count: OnCount | None = None,
+) -> OpenDatasets:
+    """Open a data set, or all of a mixture, in one cache; find out what a sample is, and build the first chunk.
+
+    Args:
+        dataset: What to open.
+        config: Arguments of the loader. Without a `cache`, one in memory is made, which lives as long as this.
+        on_stage: Told of the work that building does.
+        on_count: Told how far counting what the order counts is.
+
+    Raises:
+        FieldError: The data sets of a mixture have different specs.
+        StokerError: As `Loader` says; a note names the data set of a mixture.
+    """
+    mixture = None if isinstance(dataset, Dataset) else dataset
+    named = {"": dataset} if isinstance(dataset, Dataset) else dataset.datasets
+    with ExitStack() as stack:
+        temporary = None
+        if (cache := config.cache).path is None:
+            temporary = TemporaryFolder()
+            stack.callback(temporary.close)
+            temporary.make()
+            limit = cache.limit_bytes or temporary.limit_bytes
+            config = replace(config, cache=replace(cache, folder=temporary.cache, limit=limit))
+        opened: dict[str, OpenDataset] = {}
+        for name, one in named.items():
+            with naming(name):
+                opened[name] = _open_dataset(
+                    one,
+                    config,
+                    first=sum(len(other.num_samples) for other in opened.values()),
+                    is_temporary=temporary is not None,
+                    is_mixed=mixture is not None,
+                    on_stage=on_stage,
+                    on_count=on_count,
+                )
+            stack.callback(opened[name].close)
+        specs = {name: one.spec for name, one in opened.items()}
+        spec = next(iter(specs.values())) if mixture is None else mixture.check_specs(specs)
+        stack.pop_all()
+        return OpenDatasets([*opened.values()], spec=spec, mixture=mixture, temporary=temporary)
+
+
+def _open_dataset(
+    dataset: Dataset,
+    config: LoaderConfig,
+    *,
+    first: int,
+    is_temporary: bool,
+    is_mixed: bool,
+    on_stage: OnStage,
+    on_count: OnCount | None,
+) -> OpenDataset:
+    """Open one data set; see `open_datasets`."""
+    cache, unit, num_threads = config.cache, config.unit, config.num_threads
+    assert cache.path is not None
+    with ExitStack() as stack, ExitStack() as counting:
+        limit_bytes, is_shared, verify = cache.limit_bytes, cache.is_shared, cache.verify
+        store = Store(
+            cache.path, limit_bytes=limit_bytes, is_temporary=is_temporary, is_shared=is_shared, verify=verify
+        )
+        stack.callback(store.close)
+        folder = None if is_temporary else store.path  # in one that ends with this loader, nothing is kept
+        if unit is not None and not makes_tokens(unit, dataset) and folder is not None:
+            counting.enter_context(_counting(dataset, unit, store))
+        rule = None if unit is None else unit.rule
+        catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_stage=on_stage, on_count=on_count)
+        with _sound_source(catalogue):
+            builder = Builder(
+                catalogue,
+                store,
+                on_stage=on_stage,
+                num_computing=num_threads,
+                num_processes=num_threads if config.transform_in == "processes" else None,
+                substitutes=config.on_error == "substitute",
+            )
+            stack.callback(builder.close)
+            if dataset.transform is None and dataset.filter is None:
+                check_known_nulls(catalogue)
+            opened = OpenDataset(builder, builder.find_spec(), first=first)
+            stack.callback(opened.close)
+            opened.build_first(config, is_mixed=is_mixed)
+        if unit is not None:
+            unit.check(opened.spec)
+            token_counts = None
+            if isinstance(unit, Pack) and makes_tokens(unit, dataset):
+                token_counts = partial(opened.token_counts, unit.field, num_threads, on_count)
+            opened.index = open_index(
+                unit,
+                catalogue,
+                folder=folder,
+                num_threads=num_threads,
+                on_progress=on_count,
+                token_counts=token_counts,
+            )
+        stack.pop_all()
+        return opened
+
+
+def first_chunks(config: LoaderConfig, num_samples: Int64, spec: Spec) -> list[int]:
+    """Return the chunks of the windows that a rank's first batch of epoch 0 needs; none where the order counts no rows.
+
+    Args:
+        config: What the loader was asked for.
+        num_samples: Samples of each chunk. Shape [K].
+        spec: What a sample is.
+    """
+    if config.unit is not None:
+        return []
+    at_most = window_chunks(config.window, num_samples=num_samples, record_bytes=spec.plain_bytes)
+    order = Order(num_samples, shuffle=config.shuffle, seed=config.seed, window=at_most, lanes=config.lanes)
+    shard = config.ranks.guess()  # where it proves wrong, these are chunks of another rank's, built a little earlier
+    try:
+        global_size = config.global_size(shard)
+    except ValueError:  # raised where somebody asks for a batch
+        return []
+    steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=global_size, remainder=config.remainder)
+    chunks: dict[int, None] = {}  # one on the border of lanes may belong to both
+    for piece in steps.slices(0, shard) if steps.num_steps else ():
+        if not piece.is_padding:
+            lane = order.epoch(0, lane=piece.lane)
+            first, last = lane.windows_of([piece.start, piece.stop - 1]).tolist()
+            for window in range(first, last + 1):
+                chunks |= dict.fromkeys(lane.window_chunks(window).tolist())
+    return list(chunks)
+
+
+def title_of(dataset: Dataset | Mixture) -> str:
+    """Return what people call a data set, in a line."""
+    if isinstance(dataset, Mixture):
+        return f"a mixture of {', '.join(dataset.names)}"
+    sources = list(map(str, dataset.sources))
+    if len(sources) == 1:
+        return sources[0]
+    shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
+    return f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)
+
+
+def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
+    """Return whether only a transform's result says what the units are: then chunks are counted, not columns."""
+    return isinstance(unit, Pack) and dataset.transform is not None
+
+
+def check_known_nulls(catalogue: Catalogue) -> None:
+    """Raise where the footers already say that there are nulls without an answer; the first fragment is named."""
+    # Lists are left out: in a footer, an empty list counts as a null.
+    flat = [field.name for field in catalogue.schema if not pa.types.is_nested(field.type)]
+    counts = {name: catalogue.null_counts[name] for name in flat if name in catalogue.null_counts}
+    suspects = {int(np.argmax(nulls > 0)) for nulls in counts.values() if (nulls > 0).any()}
+    for i in sorted(suspects):
+        check_nulls(
+            {name: int(max(nulls[i], 0)) for name, nulls in counts.items()},
+            catalogue.dataset.fields,
+            where=str(catalogue.fragments[i]),
+        )
+
+
+def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> AbstractContextManager[object]:
+    """Return the lock under which units are counted, so that the ranks of a host do not all read the same columns.
+
+    Blocks: while another process or thread counts them.
+    """
+    name = fingerprint("counting", {"sources": list(map(str, dataset.sources)), "units": unit.to_json()})
+    while (lock := store.try_lock(name)) is None:
+        time.sleep(_POLL_S)
+    return lock
+
+
+@contextmanager
+def _sound_source(catalogue: Catalogue) -> Iterator[None]:
+    """Let a broken file be reported as broken, even where its columns would be refused anyway.
+
+    Raises:
+        SourceError: In place of a `FieldError`, where the first rows cannot even be read.
+    """
+    try:
+        yield
+    except FieldError:
+        filled = np.flatnonzero(catalogue.num_rows)
+        if len(filled) and len(catalogue.unit(int(filled[0]))) == 1:
+            for _ in catalogue.read(int(filled[0])):
+                pass
+        raise

@@ -1,1 +1,0 @@
-"""From units to batches: a unit's rows or token ranges, by arithmetic on a kept index, and their arrays."""

@@ -1,0 +1,502 @@
+"""One window: its chunks found, and brought to where their samples are gathered from.
+
+    an eighth of memory at most     mapped once                       standing
+    in the page cache               mapped for a window, nothing is copied
+    not there, and read before      read past the page cache          into memory that windows share
+    not there for the first time    read to compare its checksums, and so in the page cache
+
+Whoever opens a chunk the first time after the machine started reads all of it, and it stays in the page cache if it
+can. If it is gone later, something else needed the memory: reading it again that way would push out that or the next
+window, and cost the processor more than reading past the page cache does. Nothing is pushed out so, and what is in the
+page cache of a data set larger than memory stays there: a fixed set, which hits as often as its share of the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+
+from stoker._native import ChunkMap, TableLayout, WindowChunks, WindowMemory, cached_bytes, let_go, read_chunks
+from stoker.cache.builder import Builder
+from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
+from stoker.cache.store import Chunk
+from stoker.cache.verified import NO_VERSION, find_changed
+from stoker.errors import CacheError, ChunkCorruptError
+from stoker.fields.offsets import Int64
+from stoker.fields.spec import Entry, Spec
+from stoker.host.machine import available_bytes
+from stoker.loader.fill import Filler
+
+# A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
+# it counts as a fault of the disk.
+_TRIES = 5
+# Files of a window that are held open at a time; the usual limit of a process is 1,024.
+_MAX_HELD = 256
+# Where a window has many chunks, the thread that opens it waits so often for them, and opens as many as are there then.
+# Woken by each of them it would take turns with those that build: 35 kB each, 470 to 487 chunks/s, and 584 to 628 so.
+_MOST_WAITS = 16
+# Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
+# two of everybody's. Up to the other part only where all of the data set fits.
+_FEW, _SOME = 1 / 16, 1 / 4
+# The flag of a file that is read past the page cache; 0 where the system, as all but Linux, has no such.
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
+# Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
+_ENTERED_BYTES = 64 << 20
+# What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
+# default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
+MAX_BYTES = 512 << 20
+_WINDOWS_MAPPED = 2
+# And so much of the memory that is available, as long as nobody else wants it. A map takes a 512th of it for its pages.
+MEMORY_SHARE = 0.125
+# A process may have 65,530 maps; a chunk takes one, and what can be read behind it another.
+MAX_CHUNKS = 16384
+# Of what was brought back to the page cache, so much has to be found there again for all to be brought back. Not all of
+# it comes to one of several ranks again soon.
+_ENOUGH = 1 / 4
+
+_log = logging.getLogger("stoker")
+
+
+class WindowLayout:
+    """What the chunks of a data set hold, and how native code is told of it.
+
+    Args:
+        spec: Of the samples.
+
+    Attributes:
+        spec: As given.
+        groups: Of each table, the samples' own first: its ragged fields, those together whose lists are found together.
+        tables: The same tables, for native code.
+        names: Of the arrays of a chunk, table by table. [A].
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.groups: list[list[tuple[Entry, ...]]] = []
+        self.tables: list[TableLayout] = []
+        self.names: list[str] = []
+        for name, table in zip(table_names(spec), spec.tables, strict=True):
+            self.groups.append([*([table.strip] if table.strip else ()), *((entry,) for entry in table.apart)])
+            layout = TableLayout(table.record_bytes)
+            self.names += [name] if table.record_bytes else []
+            if table.strip:
+                layout.add_strips([entry.value_bytes for entry in table.strip])
+                self.names += strip_names(name)
+            for entry in table.apart:
+                layout.add_field(entry.value_bytes, entry.num_levels == 2)
+                self.names += array_names(entry)
+            self.tables.append(layout)
+
+    def places(self, headers: Sequence[ChunkHeader]) -> Int64:
+        """Return where the arrays of chunks lie in their files: first byte, and bytes. Shape [K, A, 2]."""
+        places = [
+            (place.offset_bytes, place.size_bytes)
+            for header in headers
+            for place in map(header.arrays.__getitem__, self.names)
+        ]
+        return np.array(places, dtype=np.int64).reshape(len(headers), len(self.names), 2)
+
+
+class Window(WindowChunks):
+    """Samples of K chunks, which stay in memory until the window is closed and nobody gathers from it any more.
+
+    Args:
+        layout: What a chunk holds.
+        maps: The chunks. [K].
+        places: Where their arrays lie; see `WindowLayout.places`.
+
+    Attributes:
+        layout: As given.
+        expected_bytes: Of each table, what the lists of a row will probably take; see `expect`.
+    """
+
+    def __init__(self, layout: WindowLayout, maps: list[ChunkMap], places: Int64) -> None:
+        super().__init__(maps, places, layout.tables)
+        self.layout = layout
+        self.expected_bytes = [0.0] * len(layout.tables)
+
+    def expect(self, table: int, num_bytes: int, num_rows: int) -> None:
+        """Expect lists as long as those that some rows had, and some more.
+
+        So what varies by chance from batch to batch is not asked for twice.
+        """
+        self.expected_bytes[table] = max(self.expected_bytes[table], 1.05 * num_bytes / max(1, num_rows))
+
+    def settle(self, goes_on: Callable[[], bool]) -> None:
+        """Read the chunks into memory and enter their pages, so that nobody has to stop at them later.
+
+        Threads may gather meanwhile.
+
+        Args:
+            goes_on: Asked every few milliseconds; False ends it early.
+        """
+        while goes_on() and not self.enter(_ENTERED_BYTES):
+            pass
+
+
+class WindowOpener:
+    """Opens the windows of a data set.
+
+    Args:
+        builder: Builds its chunks, into a store.
+        spec: What a sample is.
+        first: Number of its first chunk among those that a filler builds.
+
+    Attributes:
+        expected_bytes: About how much all chunks take.
+    """
+
+    def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
+        self._catalogue, self._store, self._key, self._first = builder.catalogue, builder.store, builder.key, first
+        self.expected_bytes = 0
+        self._layout = WindowLayout(spec)
+        self._memory = WindowMemory()
+        self._trial = PageCacheTrial()
+        self._lock = threading.Lock()
+        self._standing: Standing | None = None
+        self._has_warned = False
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether chunks may have to leave the cache again: then none stays mapped, or is built long before its use."""
+        limit_bytes = self._store.limit_bytes
+        return self._store.is_refusing or (limit_bytes is not None and 2 * self.expected_bytes > limit_bytes)
+
+    def stand(self, window: int | None) -> None:
+        """Map each chunk once from now on, if they are few or small enough.
+
+        Args:
+            window: Chunks that lie in a window at most; None for all.
+        """
+        is_looked_at = self._store.verify == "always"  # each time: what stays mapped is looked at once
+        if not (is_looked_at or self.is_tight):
+            self._standing = Standing.of(self._layout, self._catalogue.num_samples, window=window)
+
+    def not_standing(self, chunks: Int64) -> Int64:
+        """Return which chunks are not mapped: the others need not be looked for before their window opens."""
+        standing = self._standing
+        return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
+
+    def open(self, chunks: Int64, filler: Filler) -> Window:
+        """Return a window of chunks, in this order.
+
+        Blocks: until all of them are there.
+
+        Args:
+            chunks: Their numbers. Shape [K].
+            filler: Has been or will be asked for them.
+        """
+        if (standing := self._standing) is not None:
+            window = self._open_standing(standing, chunks, filler)
+            if window is not None:
+                return window
+        numbers: list[int] = chunks.tolist()
+        if self.is_tight:
+            filler.request([self._first + n for n in numbers])
+        maps, headers = [], []
+        for begin in range(0, len(numbers), _MAX_HELD):
+            some = numbers[begin : begin + _MAX_HELD]
+            with contextlib.ExitStack() as stack:
+                held, missing = [], []
+                # Opened as soon as it is there, where it may be evicted: an open file is still read.
+                for n in self._as_they_come(some, filler):
+                    held.append(stack.enter_context(self.chunk(n, filler)))
+                    missing.append(self._missing(held[-1]))
+                maps += self._in_memory(held, self._are_read(some, held, missing), is_first=begin == 0)
+                headers += [one.header for one in held]
+        return Window(self._layout, maps, self._layout.places(headers))
+
+    def chunk(self, number: int, filler: Filler) -> Chunk:
+        """Return a chunk once it is there and found sound; the caller closes it.
+
+        Raises:
+            CacheError: It never stays.
+        """
+        for i in range(_TRIES + 1):
+            # Where chunks may have to leave, the filler counts who has been waited for, and builds no more than these.
+            # Elsewhere nearly all are there, and asking costs as much as opening.
+            if i or self.is_tight:
+                filler.wait(self._first + number)
+            try:
+                return self._store.open(self._key(number))
+            except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
+                filler.request([self._first + number])
+        raise CacheError(
+            f"the chunk of {self._catalogue.fragments[number]} was built {_TRIES} times and never stayed in "
+            f"{self._store.path}: check the disk, or give the cache more room",
+            path=self._store.path,
+        )
+
+    def close(self) -> None:
+        """Give back maps and memory that no window uses. Harmless when called again."""
+        self._give_up()
+        self._memory.clear()
+
+    def _as_they_come(self, numbers: Sequence[int], filler: Filler) -> Iterator[int]:
+        """Yield chunks that are about to be opened, when they are there or soon will be.
+
+        Blocks: until the last of some of them is there, if it was asked for.
+        """
+        num_together = 1 if self.is_tight else len(numbers) // _MOST_WAITS
+        for i, number in enumerate(numbers):
+            if num_together > 1 and i % num_together == 0:
+                filler.wait(self._first + numbers[min(i + num_together, len(numbers)) - 1])
+            yield number
+
+    # ------------------------------------------------------------------ mapped once
+
+    def _open_standing(self, standing: Standing, chunks: Int64, filler: Filler) -> Window | None:
+        """Return a window of chunks that are mapped once; None where one of them should not be, now or ever."""
+        changed: list[int] = standing.find_changed(chunks).tolist()
+        for n in self._as_they_come(changed, filler):
+            with self.chunk(n, filler) as chunk:
+                if not self._stays(standing, n, chunk):
+                    return None
+        window = standing.window(chunks)
+        if window is not None and standing.is_large and not window.is_in_memory():
+            window.close()
+            self._give_up()  # somebody needs the memory
+            return None
+        return window
+
+    def _stays(self, standing: Standing, number: int, chunk: Chunk) -> bool:
+        """Map a chunk once, if it should be, and return whether it is."""
+        if not chunk.is_kept:  # it is in memory, which it is to leave when its window is closed
+            return self._give_up()
+        if standing.is_large and self._missing(chunk) > _FEW * chunk.version[2]:
+            return False  # it may be another time
+        try:
+            # It may not be as small as its records let it seem, or nearly all of it was replaced.
+            name = self._store.name_of(self._key(number))
+            return standing.keep(number, chunk, name=name) or self._give_up()
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            return self._give_up()  # no more maps: those of a window alone may still be made
+
+    def _give_up(self) -> bool:
+        """Map no chunk once and for all any more, and return False."""
+        with self._lock:
+            standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.close()
+        return False
+
+    # ------------------------------------------------------------------ mapped or read, window by window
+
+    def _in_memory(self, held: Sequence[Chunk], is_read: Sequence[bool], *, is_first: bool) -> list[ChunkMap]:
+        """Return open chunks in memory.
+
+        Args:
+            held: The chunks.
+            is_read: Whether to read each, rather than to map it.
+            is_first: Whether they are the first of their window.
+        """
+        found = [None if reads else self._mapped(one) for one, reads in zip(held, is_read, strict=True)]
+        files = [(one.fd, one.header.size_bytes) for one, its in zip(held, found, strict=True) if its is None]
+        if not files:
+            self._memory.rest()
+        read = iter(read_chunks(files, self._memory, is_first) if files else ())
+        return [next(read) if one is None else one for one in found]
+
+    def _mapped(self, chunk: Chunk) -> ChunkMap | None:
+        """Return a map of a chunk; None where the system maps no more files."""
+        try:
+            return ChunkMap(chunk.fd, chunk.header.size_bytes)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "the system maps no more files into this process (%s): chunks are read into memory instead; "
+                    "a larger vm.max_map_count, larger chunks or fewer loaders at a time spare that",
+                    error.strerror,  # not the error, whose frames refer to maps
+                )
+            return None
+
+    def _are_read(self, numbers: Sequence[int], held: Sequence[Chunk], missing: Sequence[int]) -> list[bool]:
+        """Return which chunks to read past the page cache, rather than to map them.
+
+        Args:
+            numbers: Of the chunks.
+            held: The same, open.
+            missing: What of each is not in the page cache.
+        """
+        sizes = [one.header.size_bytes for one in held]
+        for one, num_bytes in zip(held, missing, strict=True):
+            if num_bytes and _DIRECT:  # a map of it is as it would be
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(one.fd, fcntl.F_SETFL, _DIRECT)
+        share = sum(missing) / max(1, sum(sizes))
+        gone = [n for n, num_bytes, size in zip(numbers, missing, sizes, strict=True) if num_bytes > _FEW * size]
+        self._trial.see(numbers, gone)
+        if share < _FEW or not _DIRECT:
+            return [False] * len(held)
+        if (share < _SOME or self._trial.is_due(gone)) and self._fits(sum(sizes) // len(sizes)):
+            if share >= _SOME:
+                self._trial.bring_back(gone)
+            return [False] * len(held)
+        return [num_bytes > 0 for num_bytes in missing]
+
+    def _missing(self, chunk: Chunk) -> int:
+        """Return what of a chunk is not in the page cache."""
+        size_bytes = chunk.version[2]
+        if chunk.was_read and hasattr(os, "posix_fadvise") and not self._fits(size_bytes):
+            os.posix_fadvise(chunk.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return size_bytes - cached_bytes(chunk.fd, size_bytes)
+
+    def _fits(self, mean_bytes: int) -> bool:
+        """Return whether all chunks of the data set could lie in memory without pushing out what others have there."""
+        available = available_bytes()
+        return available is None or mean_bytes * len(self._catalogue) <= available
+
+
+class Standing:
+    """The maps of a data set that memory holds: each chunk mapped once, for as long as the loader lives.
+
+        windows of an epoch    ┆ 7 2 5 ┆ 0 3 1 ┆ …
+        maps of their own      ┆ 7 ┆ 2 ┆ 5 ┆     ┆ 0 ┆ 3 ┆ 1 ┆     made and entered anew in every window
+        standing               ┆ 7 ┆ 2 ┆ 5 ┆ 0 ┆ 3 ┆ 1 ┆ …         made once
+
+    A map costs some 30 microseconds a chunk, and entering its pages and leaving them 50 to 150 milliseconds a gigabyte:
+    a data set of thousands of small chunks would spend more time on maps than on rows, one of large ones up to half of
+    it. Each chunk is still looked at when its window opens: one that was replaced, touched or removed is mapped anew.
+
+    Args:
+        layout: What a chunk holds.
+        num_samples: Of each chunk. Shape [N].
+        max_bytes: What may stay mapped; None for all.
+
+    Attributes:
+        versions: Which file each chunk is; `NO_VERSION` where it is not mapped. Shape [N, 3].
+    """
+
+    def __init__(self, layout: WindowLayout, num_samples: Int64, *, max_bytes: int | None) -> None:
+        self._layout = layout
+        self._max_bytes = max_bytes
+        self._least_bytes = int(num_samples.sum()) * layout.spec.record_bytes
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+        self._maps: list[ChunkMap | None] = [None] * len(num_samples)
+        self._places = np.zeros((len(num_samples), len(layout.names), 2), dtype=np.int64)
+        self._names = np.zeros(len(num_samples), dtype="S1")
+        self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
+
+    @classmethod
+    def of(cls, layout: WindowLayout, num_samples: Int64, *, window: int | None) -> Standing | None:
+        """Return room for the maps where memory may hold them, as far as records tell; lists show when they come.
+
+        Args:
+            layout: What a chunk holds.
+            num_samples: Of each chunk. Shape [N].
+            window: Chunks that lie in a window at most; None for all.
+        """
+        max_bytes = None  # where all chunks that have samples lie in the windows that are open at once
+        if window is not None and int(np.count_nonzero(num_samples)) > _WINDOWS_MAPPED * window:
+            max_bytes = max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0)))
+        found = cls(layout, num_samples, max_bytes=max_bytes)
+        is_much = max_bytes is not None and found._least_bytes > max_bytes
+        return None if is_much or len(num_samples) > MAX_CHUNKS else found
+
+    @property
+    def is_large(self) -> bool:
+        """Whether they are more than does no harm: then what others push out of memory is not brought back."""
+        return self._max_bytes is not None and max(self._least_bytes, self._num_bytes) > MAX_BYTES
+
+    def keep(self, number: int, chunk: Chunk, *, name: bytes) -> bool:
+        """Map a chunk, and return True; or False where it would be too much.
+
+        Args:
+            number: Its number.
+            chunk: The chunk.
+            name: Of its file, as the system wants it.
+
+        Raises:
+            OSError: The system could not map it.
+        """
+        num_bytes = chunk.header.size_bytes
+        with self._lock:
+            if self._max_bytes is not None and self._num_bytes + num_bytes > self._max_bytes:
+                return False
+            before = self._maps[number]
+            self._maps[number] = ChunkMap(chunk.fd, num_bytes)
+            self._num_bytes += num_bytes - (0 if before is None else before.num_bytes)
+            self._places[number] = self._layout.places([chunk.header])[0]
+            if len(name) >= self._names.itemsize:
+                self._names = self._names.astype(f"S{len(name) + 1}")  # a zero behind it
+            self._names[number] = name
+            self.versions[number] = chunk.version
+        return True
+
+    def find_changed(self, chunks: Int64) -> Int64:
+        """Return which chunks are not mapped, or are not the files any more that were, and count them as not mapped."""
+        found: Int64 = chunks[find_changed(self._names, self.versions, chunks)]
+        self.versions[found] = NO_VERSION
+        return found
+
+    def window(self, chunks: Int64) -> Window | None:
+        """Return a window of chunks; None where one is not mapped. Shape [K]."""
+        with self._lock:
+            maps = [one for chunk in chunks.tolist() if (one := self._maps[chunk]) is not None]
+            return Window(self._layout, maps, self._places[chunks]) if len(maps) == len(chunks) else None
+
+    def close(self) -> None:
+        """Let go of all maps; windows keep theirs. Harmless when called again."""
+        with self._lock:
+            maps, self._maps = self._maps, [None] * len(self._maps)
+            self.versions[:] = NO_VERSION
+        let_go([one for one in maps if one is not None])
+
+
+class PageCacheTrial:
+    """Whether chunks that were pushed out of the page cache would stay there now: tried with one window of them.
+
+        epoch     1            2             3
+        windows   T r r r r    r r b b b     …           r: read past the page cache
+                  ↑            ↑ each of T's chunks was still there when its window came
+                  one window goes through it             b: brought back
+
+    Bringing a window back costs several times the processor time of reading past the page cache, and pushes out
+    something else where memory is short. Whatever took the memory may have ended, though. So one window shows whether
+    all would stay.
+    """
+
+    def __init__(self) -> None:
+        self._num_gone: Counter[int] = Counter()  # times that a chunk was not there any more
+        self._next = 1  # then 2, 4, 8, …: whatever empties the page cache every time costs less and less
+        self._brought: set[int] = set()  # chunks that should be there: they were brought back
+        self._num_tried = self._num_found = 0
+        self._stays = False
+
+    def see(self, chunks: Collection[int], gone: Collection[int]) -> None:
+        """Look at a window's chunks, of which some are not in the page cache."""
+        self._num_gone.update(gone)
+        seen = self._brought.intersection(chunks)
+        if not seen.isdisjoint(gone):
+            self._stays = False
+            self._brought.clear()
+        elif seen and not self._stays:
+            self._num_found += len(seen)
+            self._stays = self._num_found >= _ENOUGH * self._num_tried
+
+    def is_due(self, gone: Collection[int]) -> bool:
+        """Return whether to bring back a window of which these chunks are gone, if memory has room for all."""
+        return self._stays or (
+            not self._brought and min((self._num_gone[chunk] for chunk in gone), default=0) >= self._next
+        )
+
+    def bring_back(self, gone: Collection[int]) -> None:
+        """Note that these chunks are brought back."""
+        if not self._stays:
+            self._num_tried, self._num_found = len(gone), 0
+            self._next *= 2
+        self._brought.update(gone)

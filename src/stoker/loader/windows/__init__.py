@@ -1,1 +1,0 @@
-"""Chunks in memory: the files of a window side by side in one range of addresses, mapped or read."""
