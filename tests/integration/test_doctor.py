@@ -14,7 +14,7 @@ from stoker.cli import main
 from stoker.cli.arguments import OK, WRONG_USAGE
 from stoker.doctor.examine import examine
 from stoker.doctor.machine import Disk
-from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, SUPPLY, TENSORS
+from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, SUPPLY, TENSORS, THREADS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, StepError, TimedStep
 from stoker.doctor.verdict import is_comparable
@@ -23,7 +23,7 @@ from stoker.testing import FlakyStorage
 planted = pytest.importorskip("benchmarks.planted")
 
 # Seconds: enough to tell causes apart that were planted far apart, on a machine that does something else as well.
-BUDGET_S = 2.0
+BUDGET_S = 4.0
 
 
 def settings(**changed):
@@ -53,13 +53,27 @@ def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
     assert verdict.stages[0] == "fetch"
     assert numbers.today == SOURCE
     assert TENSORS in [fix.key for fix in verdict.fixes]
-    assert {SOURCE, RAM, SUPPLY, TENSORS, ARROW} <= {path.key for path in numbers.paths}
+    assert {SOURCE, RAM, TENSORS} <= {path.key for path in numbers.paths}
     network = next(ceiling for ceiling in numbers.ceilings if ceiling.key == "network")
     assert network.value == pytest.approx(16e6, rel=0.5)
-    assert {span.stage for span in numbers.timeline} & {"wait", "fetch"}
     written = json.loads(json.dumps(found.to_json()))
     assert written["verdict"]["stages"][0] == "fetch"
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_budget_has_no_time_for_is_said_to_be_not_measured(tmp_path):
+    def waits(table):
+        threading.Event().wait(1.0)
+        return table
+
+    dataset = Dataset(planted.local(tmp_path, num_chunks=4), transform=waits, transform_version="1")
+    found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, budget_s=2.0, scratch=tmp_path / "x"))
+    said = " ".join(found.verdict.notes)
+    for key, name in {SUPPLY: "today's path with no step", ARROW: "Arrow on SSD", THREADS: "8 threads"}.items():
+        assert found.numbers.path(key) is not None or name in said
+    assert "Not measured, for no time was left" in said
+    assert "8 threads" in said
+    assert not [fix for fix in found.verdict.fixes if fix.key == THREADS]
 
 
 @looked_at_again
@@ -148,11 +162,11 @@ def data(tmp_path, monkeypatch):
 
 def test_the_command_prints_the_verdict_and_what_it_rests_on_and_writes_the_same_to_a_page(data, capsys, tmp_path):
     page_file = tmp_path / "out" / "doctor.html"
-    command = ["doctor", data, "--step-time", "20ms", "--batch-size", "64", "--budget", "1s"]
+    command = ["doctor", data, "--step-time", "20ms", "--batch-size", "64", "--budget", "4s"]
     assert main([*command, "--html", str(page_file)]) == OK
     out, _ = capsys.readouterr()
     assert "nothing to gain" in out
-    for word in ("today", "measured whole", "disk, writing", "no GPU here"):
+    for word in ("today", "each run whole", "disk, writing", "no GPU here"):
         assert word in out
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
     page = Page(page_file.read_text(encoding="utf-8"))
@@ -161,12 +175,12 @@ def test_the_command_prints_the_verdict_and_what_it_rests_on_and_writes_the_same
 
 
 def test_without_a_step_json_says_what_the_path_can_carry(data, capsys):
-    assert main(["doctor", data, "--batch-size", "64", "--budget", "1", "--json", "--gpu-hour", "2.5"]) == OK
+    assert main(["doctor", data, "--batch-size", "64", "--budget", "2", "--json", "--gpu-hour", "2.5"]) == OK
     found = json.loads(capsys.readouterr().out)
     assert "enough for steps of" in found["verdict"]["sentence"]
     assert found["verdict"]["kind"] == "open"
     assert found["interrupted"] == ""
-    assert {"paths", "stages", "ceilings", "timeline", "verdict"} <= set(found)
+    assert {"paths", "stages", "ceilings", "verdict"} <= set(found)
 
 
 def test_a_torch_step_gets_tensors_on_every_path(data, capsys, tmp_path):
@@ -182,7 +196,7 @@ def test_a_torch_step_gets_tensors_on_every_path(data, capsys, tmp_path):
         "    assert isinstance(batch['id'], torch.Tensor), type(batch['id'])\n"
         "    torch.ones(64, 64) @ torch.ones(64, 64)\n"
     )
-    command = ["doctor", "train_it.py:dataset", "--step", "train_it.py:step", "--batch-size", "64", "--budget", "1"]
+    command = ["doctor", "train_it.py:dataset", "--step", "train_it.py:step", "--batch-size", "64", "--budget", "6"]
     assert main([*command, "--verify", "--json"]) == OK
     found = json.loads(capsys.readouterr().out)
     assert {"ram", "source", "tensors", "arrow"} <= {path["key"] for path in found["paths"]}

@@ -12,11 +12,22 @@ from rich.console import Console
 from tests.unit.doctor.numbers_made import BATCH, any_numbers, fed, numbers, path, shared, starved, without_step
 from tests.unit.doctor.report.pages import Page
 
-from stoker.doctor.bounds import disk_bound
-from stoker.doctor.report import report_html
-from stoker.doctor.results import LARGER, MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, TENSORS, Rate, StageResult
+from stoker.doctor.page import report_html
+from stoker.doctor.results import (
+    LARGER,
+    MODEL,
+    RAM,
+    SHARED,
+    SOURCE,
+    STAGE_NAMES,
+    SUPPLY,
+    TENSORS,
+    UNKNOWN,
+    Rate,
+    StageResult,
+)
 from stoker.doctor.screen import print_result
-from stoker.doctor.verdict import KEEPS_UP, DoctorResult, is_comparable, limit_now, sure_word
+from stoker.doctor.verdict import KEEPS_UP, DoctorResult, is_comparable, limit_of, sure_word
 from stoker.doctor.words import rate_text, share_text
 
 
@@ -69,6 +80,55 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         assert 0 <= verdict.money.stalls <= verdict.money.epoch
         assert verdict.money.best_fix <= verdict.money.epoch
         assert (verdict.money.best_fix < verdict.money.epoch) == (bool(verdict.fixes) and verdict.money.epoch > 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_numbers())
+def test_no_cause_is_named_without_a_figure_of_its_own(measured):
+    verdict, today = DoctorResult(measured).verdict, measured.path(measured.today)
+    for key in verdict.stages:
+        has_figure = (
+            today.stages.get(key, 0.0) > 0
+            or measured.stage(key) is not None
+            or (today.is_disk_bound and key in ("fetch", "open"))
+            or (key == "open" and today.stages.get("wait_window", 0.0) > 0)
+            or (key == "skew" and measured.data.evenness < 1)
+            or (key == "batch" and measured.path(LARGER) is not None)
+            or (key == MODEL and verdict.demand_s is not None)
+        )
+        assert has_figure or (key == UNKNOWN and verdict.sure == "a guess")
+    assert verdict.stages.count(UNKNOWN) == 0 or len(verdict.stages) == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_numbers())
+def test_nothing_is_certain_where_repeats_spread_or_others_took_the_cores(measured):
+    verdict, today = DoctorResult(measured).verdict, measured.path(measured.today)
+    base = measured.path(SHARED) or measured.path(RAM)
+    judged = [today] if base is None or verdict.demand_s is None else [today, base]
+    if any(path.others > 0.1 or path.rate.spread > 0.12 for path in judged):
+        assert verdict.sure != "certain"
+        assert "(certain)" not in verdict.sentence
+    if any(path.others > 0.4 or path.rate.spread > 0.4 for path in judged):
+        assert verdict.sure == "a guess"
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_numbers())
+def test_no_gain_is_above_what_the_step_eats_and_no_rate_below_it_is_enough(measured):
+    verdict = DoctorResult(measured).verdict
+    if verdict.demand_s is None:
+        return
+    for fix in verdict.fixes:
+        if is_comparable(measured, measured.path(fix.key)):
+            assert fix.rate_s <= verdict.demand_s
+            assert fix.times <= 1 / verdict.busy * (1 + 1e-9)
+    if verdict.busy < KEEPS_UP:
+        assert verdict.stages != (MODEL,)
+        assert "nothing to gain" not in verdict.sentence
+        assert "enough" not in verdict.sentence
+    else:
+        assert not [bound for bound in verdict.bounds if bound.key != "gpus"]
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -153,8 +213,7 @@ def test_batches_that_are_too_small_are_named_where_larger_ones_give_more():
 
 
 def test_what_a_disk_allows_where_memory_is_too_small_is_said_to_be_a_bound():
-    bound = disk_bound(read_bytes_s=20e6, sample_bytes=1_050, what="tensors")
-    slow = path(TENSORS, 900_000, disk_bound=bound)
+    slow = path(TENSORS, 900_000, disk_s=20e6 / 1_050)
     result = DoctorResult(numbers({TENSORS: slow, RAM: 1_000_000, SUPPLY: 900_000}, stages=()))
     assert result.verdict.stages == ("open",)
     assert "at most 19,000 samples/s come" in result.verdict.sentence
@@ -200,7 +259,7 @@ def test_an_interrupted_examination_says_so_and_what_it_knows():
 
 def test_what_limits_a_path_is_the_model_exactly_where_the_path_feeds_it():
     found = starved()
-    limits = {one.key: limit_now(found, one, 1e6) for one in found.paths}
+    limits = {one.key: limit_of(found, one) for one in found.paths}
     assert limits[SOURCE] == "fetch"
     assert limits[TENSORS] == MODEL
     assert all(limit in STAGE_NAMES for limit in limits.values())

@@ -96,7 +96,7 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
 def run(options: argparse.Namespace, console: Console) -> int:
     """Examine and print."""
     from stoker.doctor.examine import ExaminationInterrupted, examine
-    from stoker.doctor.report import check_report, write_report
+    from stoker.doctor.page import check_report, write_report
     from stoker.doctor.screen import print_result
     from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
     from stoker.host.machine import num_cores

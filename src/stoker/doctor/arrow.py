@@ -59,6 +59,7 @@ class ArrowBatches:
     Attributes:
         drawn_s: Seconds that the threads have drawn, together.
         converted_s: Seconds that the loop's thread has converted.
+        num_samples: That it has converted.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ArrowBatches:
         self._paths = paths
         self._convert = convert
         self.drawn_s = self.converted_s = 0.0
+        self.num_samples = 0
         self._batch_size = batch_size
         self._window = window
         self._number = 0
@@ -102,6 +104,7 @@ class ArrowBatches:
             start_s = time.perf_counter()
             batch = self._convert(table)
             self.converted_s += time.perf_counter() - start_s
+            self.num_samples += len(table)
             yield batch
             del batch
 

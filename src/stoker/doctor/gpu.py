@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stoker.doctor.results import GpuFacts
@@ -22,6 +23,8 @@ MEANING = (
 NO_GPU = "no GPU here"
 NO_LIBRARY = "a GPU may be here, but nvidia-ml-py is not: pip install 'stoker[gpu]' shows what its driver says"
 
+# Asking torch would import it, which takes longer than the experiments that it is asked for.
+_DRIVER = Path("/proc/driver/nvidia/version")
 _EVERY_S = 0.1
 _NUM_COPIES = 7
 # NVML's names of the reasons that hold a clock down, and what they mean. Idling and being told a clock are no faults.
@@ -45,7 +48,7 @@ class GpuWatch:
     """
 
     def __init__(self, nvml: Any = None) -> None:
-        self.note = MEANING
+        self.note = NO_GPU
         self._nvml = nvml if nvml is not None else _library()
         self._looks: list[list[dict[str, Any]]] = []
 
@@ -54,17 +57,17 @@ class GpuWatch:
         """Ask every tenth of a second inside the block, from a thread of its own."""
         nvml = self._nvml
         if nvml is None:
-            self.note = NO_LIBRARY if has_cuda() else NO_GPU
+            self.note = NO_LIBRARY if _DRIVER.exists() else NO_GPU
             yield
             return
         try:
             nvml.nvmlInit()
         except Exception:  # no driver, no device, no rights: the library has a class for each
-            self.note = NO_GPU
             yield
             return
         is_over = threading.Event()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        self.note = MEANING if handles else NO_GPU
 
         def watch() -> None:
             while True:
@@ -80,8 +83,6 @@ class GpuWatch:
             is_over.set()
             thread.join()
             nvml.nvmlShutdown()
-            if not handles:
-                self.note = NO_GPU
 
     def facts(self) -> tuple[GpuFacts, ...]:
         """Return what was seen of each GPU, averaged."""

@@ -4,10 +4,9 @@
     ├── data, step         DataFacts, StepFacts   what was looked at
     ├── paths              PathResult             each way a sample can come, run whole with the step behind it
     ├── stages             StageResult            each stage alone: what explains a path's rate
-    ├── ceilings, disk     Ceiling                what the machine can do
+    ├── ceilings           Ceiling                what the machine can do
     ├── gpus               GpuFacts               what the driver says, where there is a GPU
-    ├── verified           Verified               the best fixes once more, where that was asked for
-    └── timeline           RunSpan                a stretch of today's path
+    └── verified           Verified               the best fixes once more, where that was asked for
 
 Rates are samples/s, times seconds, sizes bytes. Everything is frozen.
 """
@@ -30,6 +29,8 @@ FREE_LINK = "link"
 
 MODEL = "step"
 """Key of the stage that eats: the training step."""
+UNKNOWN = ""
+"""Key of what limits where no figure tells."""
 
 STAGE_NAMES = {
     "fetch": "fetch",
@@ -46,15 +47,15 @@ STAGE_NAMES = {
     "dequeue": "Arrow to arrays",
     "skew": "skewed chunk sizes",
     MODEL: "the model",
-    "": "nothing that was found",
+    UNKNOWN: "the data path",
 }
 """Stages as people read them."""
 
-# Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
-_LEAST_DOUBT, _ALONE = 0.01, 0.05
-
 BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 """What a chunk goes through when it is built."""
+
+# Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
+_LEAST_DOUBT, _ALONE = 0.01, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +117,13 @@ class PathResult:
         rate: Samples/s that came, in alternating repeats with all other paths.
         batch_size: Samples a batch.
         has_step: Whether the step was behind it.
-        limit: Key of the stage that it spent most of what limits it on, whoever limits; "" where that is unknown.
         stages: Seconds that threads spent in each stage, a sample.
+        build_share: Share of the time in which threads that build did.
         stall: Share of the loop's time in which it waited for a batch.
         cores_used: Processors that this process kept busy.
         others: Share of all processors that others took meanwhile.
-        disk_bound: What the disk allows where memory cannot hold the data set, which the sample cannot show; None else.
+        disk_s: Samples/s that the disk allows where memory cannot hold the data set, which the sample cannot show;
+            None where it can.
         disk_bytes: Bytes on SSD for the whole data set.
     """
 
@@ -131,12 +133,12 @@ class PathResult:
     batch_size: int
     how: str = ""
     has_step: bool = True
-    limit: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
+    build_share: float = 0.0
     stall: float = 0.0
     cores_used: float = 0.0
     others: float = 0.0
-    disk_bound: Bound | None = None
+    disk_s: float | None = None
     disk_bytes: float = 0.0
 
     @property
@@ -146,9 +148,14 @@ class PathResult:
         return max(_LEAST_DOUBT, self.rate.spread) + self.others / 4 + alone
 
     @property
+    def is_disk_bound(self) -> bool:
+        """Whether the disk, which was not in the run, allows less than came."""
+        return self.disk_s is not None and self.disk_s < self.rate.samples_s
+
+    @property
     def rate_s(self) -> float:
-        """Samples/s to reckon with: as measured, or the bound of a disk that was not in it."""
-        return self.rate.samples_s if self.disk_bound is None else min(self.rate.samples_s, self.disk_bound.at_most_s)
+        """Samples/s to reckon with: as measured, or what a disk allows that was not in it."""
+        return self.rate.samples_s if self.disk_s is None else min(self.rate.samples_s, self.disk_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +184,10 @@ class Ceiling:
     """What the machine can do, measured in this run.
 
     Attributes:
-        key: "network", "connection", "latency", "disk_read", "disk_write", "memory", "cores", "pcie_pinned", ...
+        key: "network", "connection", "latency", "disk_read", "disk_write", "memory", "pcie_pinned", "pcie_pageable".
         name: As people read it.
         value: The figure.
-        unit: "bytes/s", "s" or "cores".
+        unit: "bytes/s" or "s".
         used: Share of it that today's path takes at its rate; None where that makes no sense.
         note: How it was measured.
     """
@@ -241,23 +248,6 @@ class Verified:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpan:
-    """A piece of work in a run of today's path.
-
-    Attributes:
-        track: "build 3", "batch 1", "loop".
-        stage: Key of the stage; "wait" where the loop waits for a batch, "step" where it does not.
-        start_s: From the beginning of what is shown.
-        stop_s: The same.
-    """
-
-    track: str
-    stage: str
-    start_s: float
-    stop_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class StepFacts:
     """What is known of the training step.
 
@@ -283,11 +273,11 @@ class DataFacts:
         num_samples: Of the whole of it.
         num_files: Its files.
         num_chunks: Its chunks.
+        is_remote: Whether it lies behind a network.
         num_probed: Chunks that the experiments read.
         source_bytes: Bytes a sample as they lie at the source, of the columns that are read.
         arrow_bytes: Bytes a sample as Arrow.
         tensor_bytes: Bytes a sample as a finished record with its lists.
-        is_remote: Whether it lies behind a network.
         repeated_share: Share of the bytes that only repeats the row before.
         widest_column: The column with most bytes at the source; "" where unknown.
         widest_share: Its share of those bytes.
@@ -298,11 +288,11 @@ class DataFacts:
     num_samples: int
     num_files: int
     num_chunks: int
-    num_probed: int
-    source_bytes: float
-    arrow_bytes: float
-    tensor_bytes: float
     is_remote: bool
+    num_probed: int = 0
+    source_bytes: float = 0.0
+    arrow_bytes: float = 0.0
+    tensor_bytes: float = 0.0
     repeated_share: float = 0.0
     widest_column: str = ""
     widest_share: float = 0.0
@@ -325,7 +315,6 @@ class Measurements:
         gpus: What the driver says; empty without a GPU.
         gpu_note: Why there is none, or what its figures mean.
         verified: Fixes that were run once more.
-        timeline: A stretch of today's path.
         gpu_hour: Price of an hour of one GPU; None where none was given.
         num_gpus: GPUs that wait together.
         interrupted: What was being measured when the examination was interrupted; "" where it came to its end.
@@ -349,7 +338,6 @@ class Measurements:
     gpus: tuple[GpuFacts, ...] = ()
     gpu_note: str = ""
     verified: tuple[Verified, ...] = ()
-    timeline: tuple[RunSpan, ...] = ()
     gpu_hour: float | None = None
     num_gpus: int = 1
     interrupted: str = ""
@@ -368,3 +356,7 @@ class Measurements:
     def stage(self, key: str) -> StageResult | None:
         """Return a stage, or None where it was not measured."""
         return next((stage for stage in self.stages if stage.key == key), None)
+
+    def ceiling(self, key: str) -> float | None:
+        """Return what the machine can do, or None where it was not measured."""
+        return next((ceiling.value for ceiling in self.ceilings if ceiling.key == key), None)

@@ -8,14 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from stoker.doctor.causes import limit_of
 from stoker.doctor.machine import Neighbours
-from stoker.doctor.results import RunSpan
 from stoker.doctor.sampled import SampledCatalogue
 from stoker.doctor.step import Step, num_samples_of
 from stoker.loader.loader import Loader
@@ -25,18 +23,15 @@ from stoker.metrics.stages import Span, StageTotal
 # What fills the pipe, and what the first steps do once, is no part of the rate.
 _FIRST = 6
 _NUM_PIECES = 5
-# Units that a rate of building is made of, at least.
-_MIN_BUILT = 6
-# A loop that waited less than this was not limited by its batches.
-_HARDLY = 0.05
+# Units that a rate of building is made of, at least; of fewer it is off by so much.
+_MIN_BUILT, _ROUGH = 6, 0.3
+# A loop that waited less than this was not limited by its batches: where it has seen so many windows, or as much was
+# built as it took.
+_HARDLY, _MANY_WINDOWS, _AS_MUCH = 0.05, 8, 0.9
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
 # A run goes on for so many times its seconds where it has not come to as many samples as it should.
 _LONGER = 3
-# Of a thread's spans that a window of the timeline shows.
-_SHOWN = frozenset(("fetch", "decode", "transform", "convert", "publish", "gather", "augment", "copy", "wait", "step"))
-# Pieces of a timeline that no eye can tell apart are one: so many to its whole length.
-_NUM_PIXELS = 800
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,21 +46,19 @@ class PathRun:
         cores_used: Processors that this process kept busy.
         others: Share of all processors that others took.
         stages: Seconds that threads spent in each stage, a sample.
-        limit: Key of the stage that the path spent most on.
+        build_share: Share of the time in which threads that build did.
         num_builders: Threads that built.
-        spans: A stretch of it.
     """
 
-    rate_s: float
+    rate_s: float = 0.0
     low: float = 0.0
     high: float = 0.0
     stall: float = 0.0
     cores_used: float = 0.0
     others: float = 0.0
     stages: Mapping[str, float] = field(default_factory=dict)
-    limit: str = ""
+    build_share: float = 0.0
     num_builders: int = 0
-    spans: tuple[RunSpan, ...] = ()
 
 
 @dataclass
@@ -79,13 +72,19 @@ class Taken:
     cores_used: float = 0.0
     others: float = 0.0
 
-    @property
-    def stall(self) -> float:
-        """Share of the time, from the second batch on, in which the loop waited."""
-        if len(self.got) < 2:
-            return 1.0
-        waited = sum(got - asked for asked, got in zip(self.asked[1:], self.got[1:], strict=True))
-        return min(1.0, waited / max(1e-9, self.begun[-1] - self.got[0]))
+    def run(self, stages: Mapping[str, StageTotal], num_samples: int) -> PathRun:
+        """Return what it tells of a path, whose threads spent so much on so many samples."""
+        rate_s, low, high = steady_rate(self.begun, self.sizes) or (0.0, 0.0, 0.0)
+        waited_s = sum(got - asked for asked, got in zip(self.asked[1:], self.got[1:], strict=True))
+        return PathRun(
+            rate_s=rate_s,
+            low=low,
+            high=high,
+            stall=min(1.0, waited_s / max(1e-9, self.begun[-1] - self.got[0])) if len(self.got) > 1 else 1.0,
+            cores_used=self.cores_used,
+            others=self.others,
+            stages={key: one.busy_s / max(1, num_samples) for key, one in stages.items() if one.busy_s > 0},
+        )
 
 
 def take(
@@ -107,9 +106,7 @@ def take(
 
     Blocks: until the batch that is asked for when the time is over has come.
     """
-    taken = Taken()
-    neighbours = Neighbours()
-    num = 0
+    taken, neighbours, num = Taken(), Neighbours(), 0
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
@@ -141,29 +138,20 @@ def run_batches(
     batches: Iterator[Any], *, step: Step | None, seconds: float, beside: Callable[[], object] | None = None
 ) -> PathRun:
     """Return what batches give that need no loader."""
-    taken = take(batches, step=step, seconds=seconds, beside=beside)
-    return _run_of(taken, stages={}, limit="")
+    return take(batches, step=step, seconds=seconds, beside=beside).run({}, 0)
 
 
 def run_warm(loader: Loader, *, step: Step | None, seconds: float) -> PathRun:
     """Return what a loader gives whose chunks are all there; its first batches do not count."""
-    with closing(_for_ever(loader)) as batches:
+    with closing(for_ever(loader)) as batches:
         take(batches, step=step, seconds=0.3 * seconds)  # maps, checks, touches: once
         before = loader.stats()
         taken = take(batches, step=step, seconds=seconds)
-        stages = _a_sample(loader.stats().since(before).stages, sum(taken.sizes))
-    return _run_of(taken, stages=stages, limit=limit_of(stages, build_share=0.0, evenness=1.0))
+        return taken.run(loader.stats().since(before).stages, sum(taken.sizes))
 
 
 def run_cold(
-    loader: Loader,
-    sampled: SampledCatalogue,
-    trace: Trace,
-    *,
-    step: Step | None,
-    seconds: float,
-    window_samples: float,
-    evenness: float,
+    loader: Loader, sampled: SampledCatalogue, trace: Trace, *, step: Step | None, seconds: float, window_samples: float
 ) -> PathRun:
     """Return what a loader gives that builds every chunk.
 
@@ -174,37 +162,31 @@ def run_cold(
         step: What trains.
         seconds: How long, from the first batch on.
         window_samples: Samples of a window: the run is some windows long.
-        evenness: Of the chunks.
     """
     with closing(_once(loader)) as batches:
         taken = take(batches, step=step, seconds=seconds, num_samples=3 * window_samples)
-    stages = _a_sample(loader.stats().stages, loader.stats().num_samples)
-    spans = trace.spans()
-    builders = [track for track in spans if track.startswith("stoker-build-") and spans[track]]
-    late = _middle(taken)
-    num_builders = sum(any(span.stop_ns / 1e9 > late for span in spans[track]) for track in builders)
-    busy_s = sum(
-        (span.stop_ns - span.start_ns) / 1e9 for track in builders for span in spans[track] if span.stage == "build"
-    )
-    wall_s = taken.begun[-1] - taken.asked[0] if taken.begun else 0.0
-    share = busy_s / max(1e-9, wall_s * max(1, len(builders)))
-    run = _run_of(
-        taken,
-        stages=stages,
-        limit=limit_of(stages, build_share=share, evenness=evenness),
-        num_builders=max(1, num_builders),
-        spans=_timeline(spans, taken),
-    )
-    if taken.stall < _HARDLY:
+    stats = loader.stats()
+    run = taken.run(stats.stages, stats.num_samples)
+    tracks = [spans for name, spans in trace.spans().items() if name.startswith("stoker-build-") and spans]
+    if not taken.begun:
         return run
-    built = _built(spans, sampled)
+    late = (taken.got[0] + taken.begun[-1]) / 2
+    busy_s = sum((span.stop_ns - span.start_ns) / 1e9 for track in tracks for span in track if span.stage == "build")
+    num_builders = max(1, sum(any(span.stop_ns / 1e9 > late for span in track) for track in tracks))
+    wall_s = max(1e-9, (taken.begun[-1] - taken.asked[0]) * max(1, len(tracks)))
+    run = replace(run, build_share=busy_s / wall_s, num_builders=num_builders)
+    is_fed = run.stall < _HARDLY
+    if is_fed and sum(taken.sizes) >= _MANY_WINDOWS * window_samples:
+        return run
+    built = _built(itertools.chain.from_iterable(tracks), sampled)
     rates = built_rate(
-        built, num_first=max(1, num_builders), begun=taken.begun, sizes=taken.sizes, window_samples=window_samples
-    )
-    if rates is None:
+        built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples
+    ) or rough_rate(built)
+    # Some windows lay ready when the run began: a loop that has seen no more tells what its step took.
+    if rates is None or (is_fed and rates[0] >= _AS_MUCH * run.rate_s):
         return run
     whole, low, high = rates
-    return PathRun(**{**run.__dict__, "rate_s": whole, "low": min(low, whole), "high": max(high, whole)})
+    return replace(run, rate_s=whole, low=min(low, whole), high=max(high, whole))
 
 
 def steady_rate(times: Sequence[float], sizes: Sequence[int]) -> tuple[float, float, float] | None:
@@ -274,6 +256,15 @@ def built_rate(
     return (num_built - num_ahead) / seconds, float(rates.min()), float(rates.max())
 
 
+def rough_rate(built: Sequence[tuple[float, float, int]]) -> tuple[float, float, float] | None:
+    """Return about what a run gave of which only a few units were built; None of none."""
+    num = sum(size for *_, size in built)
+    seconds = max((stop for _, stop, _ in built), default=0.0) - min((start for start, *_ in built), default=0.0)
+    if not num or seconds <= 0:
+        return None
+    return num / seconds, (1 - _ROUGH) * num / seconds, (1 + _ROUGH) * num / seconds
+
+
 class Feeder:
     """A loader at work beside a loop that needs none of its batches: one is taken for each step, by another thread."""
 
@@ -295,49 +286,17 @@ class Feeder:
         self._thread.join()
 
     def _work(self) -> None:
-        with closing(_for_ever(self._loader)) as batches:
+        with closing(for_ever(self._loader)) as batches:
             for _ in batches:
                 self._wanted.acquire()
                 if self._is_over:
                     return
 
 
-def _run_of(
-    taken: Taken,
-    *,
-    stages: Mapping[str, float],
-    limit: str,
-    num_builders: int = 0,
-    spans: tuple[RunSpan, ...] = (),
-) -> PathRun:
-    rate_s, low, high = steady_rate(taken.begun, taken.sizes) or (0.0, 0.0, 0.0)
-    return PathRun(
-        rate_s=rate_s,
-        low=low,
-        high=high,
-        stall=taken.stall,
-        cores_used=taken.cores_used,
-        others=taken.others,
-        stages=stages,
-        limit=limit,
-        num_builders=num_builders,
-        spans=spans,
-    )
-
-
-def _a_sample(stages: Mapping[str, StageTotal], num_samples: int) -> dict[str, float]:
-    """Return the seconds of each stage, a sample."""
-    return {key: total.busy_s / max(1, num_samples) for key, total in stages.items() if total.busy_s > 0}
-
-
-def _middle(taken: Taken) -> float:
-    return (taken.got[0] + taken.begun[-1]) / 2 if taken.begun else 0.0
-
-
-def _built(spans: Mapping[str, Sequence[Span]], sampled: SampledCatalogue) -> list[tuple[float, float, int]]:
+def _built(spans: Iterator[Span], sampled: SampledCatalogue) -> list[tuple[float, float, int]]:
     """Return when each unit was begun and done, and its samples; what is read in one go is built at once."""
     longest: dict[int, Span] = {}
-    for span in itertools.chain.from_iterable(spans.values()):
+    for span in spans:
         if span.stage == "build" and span.chunk >= 0:
             start = sampled.unit(span.chunk)[0]
             known = longest.get(start)
@@ -350,42 +309,11 @@ def _built(spans: Mapping[str, Sequence[Span]], sampled: SampledCatalogue) -> li
     ]
 
 
-def _timeline(spans: Mapping[str, Sequence[Span]], taken: Taken) -> tuple[RunSpan, ...]:
-    """Return a stretch from the middle of a run as tracks: who built, who made batches, when the loop waited."""
-    if len(taken.got) < 2:
-        return ()
-    length_s = max(0.05, min(0.25 * (taken.begun[-1] - taken.got[0]), 2.0))
-    from_s = _middle(taken)
-    found: list[RunSpan] = []
-    for track, of_track in spans.items():
-        name = track.removeprefix("stoker-").replace("-", " ") if track.startswith("stoker-") else "loop"
-        for stage in dict.fromkeys(span.stage for span in of_track if span.stage in _SHOWN):
-            pieces = [(span.start_ns / 1e9, span.stop_ns / 1e9) for span in of_track if span.stage == stage]
-            found += [
-                RunSpan(track=name, stage=stage, start_s=start - from_s, stop_s=stop - from_s)
-                for start, stop in _merged(pieces, from_s, from_s + length_s)
-            ]
-    return tuple(sorted(found, key=lambda span: (span.track, span.start_s)))
-
-
-def _merged(pieces: Sequence[tuple[float, float]], from_s: float, to_s: float) -> list[tuple[float, float]]:
-    """Return what of some pieces lies in a stretch, those that no eye can tell apart as one."""
-    merged: list[tuple[float, float]] = []
-    for start, stop in sorted(pieces):
-        start, stop = max(start, from_s), min(stop, to_s)
-        if stop <= start:
-            continue
-        if merged and start - merged[-1][1] < (to_s - from_s) / _NUM_PIXELS:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
-        else:
-            merged.append((start, stop))
-    return merged
-
-
 def _once(loader: Loader) -> Generator[Any, None, None]:
     yield from loader
 
 
-def _for_ever(loader: Loader) -> Generator[Any, None, None]:
+def for_ever(loader: Loader) -> Generator[Any, None, None]:
+    """Yield epoch after epoch."""
     while True:
         yield from loader

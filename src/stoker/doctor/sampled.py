@@ -31,11 +31,14 @@ def spread_units(catalogue: Catalogue, num_units: int) -> list[range]:
     filled = np.flatnonzero(catalogue.num_samples)
     if not len(filled):
         return []
-    found: dict[int, range] = {}
-    for i in filled[np.linspace(0, len(filled) - 1, min(num_units, len(filled))).astype(int)]:
-        unit = catalogue.unit(int(i))
-        found[unit[0]] = unit
-    return list(found.values())
+    chosen = filled[np.linspace(0, len(filled) - 1, min(num_units, len(filled))).astype(int)]
+    units = (catalogue.unit(int(i)) for i in chosen)
+    return list({unit[0]: unit for unit in units}.values())
+
+
+def num_samples_of_units(catalogue: Catalogue, units: Sequence[range]) -> npt.NDArray[np.int64]:
+    """Return the samples of each unit. [U]."""
+    return np.array([catalogue.num_samples[unit.start : unit.stop].sum() for unit in units], np.int64)
 
 
 class SampledCatalogue(Catalogue):
@@ -54,7 +57,7 @@ class SampledCatalogue(Catalogue):
         inner: Catalogue,
         units: Sequence[range],
         *,
-        num_times: int,
+        num_times: int = 1,
         is_new: bool = True,
         num_builders: int | None = None,
     ) -> None:
@@ -117,10 +120,10 @@ class SampledCatalogue(Catalogue):
         share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`."""
-        of, start = self._of[i][0], self.unit(i)[0]
+        start = self.unit(i)[0]
         first = self._of[start][0]
         for j, table in self._inner.read(
-            of, on_stage=on_stage, on_fetched=on_fetched, coded=coded, share_out=share_out
+            self._of[i][0], on_stage=on_stage, on_fetched=on_fetched, coded=coded, share_out=share_out
         ):
             yield start + j - first, table
 
@@ -130,38 +133,12 @@ class SampledCatalogue(Catalogue):
 
 
 class SampledDataset(Dataset):
-    """A data set that opens as a `SampledCatalogue`.
+    """A data set that opens as a `SampledCatalogue`; the arguments are its."""
 
-    Args:
-        catalogue: The whole, opened.
-        units: The units.
-        num_times: How often each is there.
-        is_new: Whether it is another chunk each time, which no cache has.
-        num_builders: Threads that a loader builds with to begin with; None leaves that to it.
-    """
-
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        units: Sequence[range],
-        *,
-        num_times: int = 1,
-        is_new: bool = True,
-        num_builders: int | None = None,
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, units: Sequence[range], **options: Any) -> None:
         self.__dict__.update(catalogue.dataset.__dict__)
-        self._catalogue_of_all = catalogue
-        self._chosen = tuple(units)
-        self._num_times = num_times
-        self._is_new = is_new
-        self._num_builders = num_builders
+        self._sampled = SampledCatalogue(catalogue, units, **options)
 
     def open(self, folder: Path | str | None = None, **_: Any) -> SampledCatalogue:  # noqa: ARG002  nothing is kept of it
         """Return the sample."""
-        return SampledCatalogue(
-            self._catalogue_of_all,
-            self._chosen,
-            num_times=self._num_times,
-            is_new=self._is_new,
-            num_builders=self._num_builders,
-        )
+        return self._sampled

@@ -1,34 +1,42 @@
 """The verdict: a pure function of what was measured. Screen, page and JSON say nothing else.
 
-demand   what the step was seen to eat: of batches in RAM, or of any path that gave it as much
-busy     today's rate / demand; the rest is lost
-fixes    paths that ran and gave more than today's by more than chance
-bounds   what cannot be tried here: no more than so much can come of it
+    demand   what the step was seen to eat: of batches in RAM, or of any path that gave it as much
+    busy     today's rate / demand; the rest is lost
+    cause    the stage whose own figure explains today's rate; none is named without a figure
+    fixes    paths that ran and gave more than today's by more than chance
+    bounds   what cannot be tried here: no more than so much can come of it
+
+    loop ◄── batches ◄── windows ◄── chunks built ◄── bytes
+
+Whoever waits is not to blame: the first in this row that does not wait for the next one is. The threads' own clocks
+say where the time went; they never overrule how fast a path was seen to be.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from stoker.doctor.bounds import bounds_of
-from stoker.doctor.causes import margin_of, stages_of, why
 from stoker.doctor.results import (
     ARROW,
+    BUILD_STAGES,
     COLUMNS,
     DEDUPLICATED,
+    FREE_LINK,
     LARGER,
     MODEL,
     PROCESSES,
     RAM,
     SHARED,
+    SOURCE,
     STAGE_NAMES,
     SUPPLY,
     TENSORS,
     THREADS,
+    UNKNOWN,
     Bound,
     Measurements,
     PathResult,
@@ -37,16 +45,29 @@ from stoker.doctor.words import factor_text, rate_text, share_text, time_text
 
 KEEPS_UP = 0.95
 """A path that gives this share of what the step could eat is not what limits."""
+CERTAIN, LIKELY = 0.95, 0.8
 
 # Fixes, the easiest first: of two that give the same, that one.
 _FIXES = (TENSORS, DEDUPLICATED, THREADS, PROCESSES, LARGER, COLUMNS, ARROW)
 # A fix gives more than this beyond chance, or it is none. Of two that lie within the second, the easier one is better.
 _GAIN, _SAME = 1.05, 1.03
-# Others who take more of the machine than this are told of.
-_BUSY = 0.1
+# Others who take more of the machine than this, and repeats that lie so far apart: nothing is certain any more, and
+# from the second pair on not even likely.
+_BUSY, _SPREAD, _VERY_BUSY, _WIDE = 0.1, 0.12, 0.4, 0.4
 # Rates of the same thing that lie further apart than this are not of the same machine.
 _DRIFTED = 1.1
-_CERTAIN, _LIKELY = 0.95, 0.8
+# Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
+_MOSTLY = 0.5
+# Threads that build are idle this much of the time where a few huge chunks are waited for; chunks are uneven below.
+_IDLE, _EVEN = 0.6, 0.6
+# A stage in which less than this of one thread is at work cannot be what a path spends its time on.
+_AT_WORK = 0.15
+# Of a core or of the lock: in use for this share, it is what limits. Others who take more of the cores are what lacks.
+_IN_USE, _HELD, _TAKEN = 0.8, 0.6, 0.5
+# A network that carries this share of its best is full.
+_FULL = 0.7
+# A stage that would starve the step by itself is named, where it is not far beyond what comes today.
+_STARVES = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +130,7 @@ class Verdict:
     Attributes:
         kind: "starved", "fed" where the model is the limit, "open" without a step, "unknown" of too little.
         sentence: Which stage, how sure, what it costs: one sentence.
-        stages: Keys of the stages it names; ("step",) where the model is the limit.
+        stages: Keys of the stages it names; ("step",) where the model is the limit, ("",) where no figure tells.
         sureness: 0.5 to 1: the chance that it is so, from the spread of the repeats and from what others took.
         sure: The same in a word: "certain", "likely", "a guess".
         demand_s: Samples/s that the step could eat; None without one.
@@ -124,21 +145,21 @@ class Verdict:
         notes: What a reader should know.
     """
 
-    kind: str
-    sentence: str
-    stages: tuple[str, ...]
-    sureness: float
-    sure: str
-    demand_s: float | None
-    busy: float | None
-    lost_share: float | None
-    then: str
-    step_parts: tuple[StepPart, ...]
-    fixes: tuple[Fix, ...]
-    bounds: tuple[Bound, ...]
-    epoch_s: float
-    money: Money | None
-    notes: tuple[str, ...]
+    kind: str = "unknown"
+    sentence: str = "Too little was measured to say anything."
+    stages: tuple[str, ...] = ()
+    sureness: float = 0.5
+    sure: str = "a guess"
+    demand_s: float | None = None
+    busy: float | None = None
+    lost_share: float | None = None
+    then: str = ""
+    step_parts: tuple[StepPart, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    epoch_s: float = 0.0
+    money: Money | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,7 +181,7 @@ class DoctorResult:
         """Return all of it as what JSON can write."""
         content: dict[str, Any] = _finite({"verdict": asdict(self.verdict), **asdict(self.numbers)})
         for path, one in zip(content["paths"], self.numbers.paths, strict=True):
-            path["rate_s"] = one.rate_s
+            path |= {"rate_s": one.rate_s, "limit": limit_of(self.numbers, one)}
         for verified, done in zip(content["verified"], self.numbers.verified, strict=True):
             verified["error"] = done.error
         return content
@@ -168,17 +189,16 @@ class DoctorResult:
 
 def verdict_of(numbers: Measurements) -> Verdict:
     """Return the verdict on the path that the samples take now."""
+    notes = (*_notes(numbers), *numbers.notes)
     today = numbers.path(numbers.today)
     if today is None or today.rate_s <= 0:
-        return _unknown(numbers)
+        return Verdict(notes=notes)
     demand_s = demand_of(numbers)
     busy = None if demand_s is None else today.rate_s / demand_s
-    is_fed = busy is not None and busy >= KEEPS_UP
-    stages = (MODEL,) if is_fed else stages_of(numbers, today, demand_s)
-    fixes = () if is_fed else _fixes(numbers, today, demand_s)
-    bounds = bounds_of(numbers, today, demand_s=demand_s, stages=stages)
-    sureness = _sureness(numbers, today, busy=busy, num_named=len(stages))
-    kind = "open" if busy is None else "fed" if is_fed else "starved"
+    kind = "open" if busy is None else "fed" if busy >= KEEPS_UP else "starved"
+    stages = (MODEL,) if kind == "fed" else causes_of(numbers, today, demand_s)
+    fixes = () if kind == "fed" else _fixes(numbers, today, demand_s)
+    sureness = _sureness(numbers, today, busy, stages)
     sentence = {"open": _open, "fed": _fed, "starved": _starved}[kind](numbers, today, demand_s, stages, sureness)
     return Verdict(
         kind=kind,
@@ -189,13 +209,13 @@ def verdict_of(numbers: Measurements) -> Verdict:
         demand_s=demand_s,
         busy=busy,
         lost_share=None if busy is None else 1 - busy,
-        then=_then(fixes, is_fed=is_fed),
+        then=_then(kind, fixes),
         step_parts=_parts(numbers, today, demand_s, stages),
         fixes=fixes,
-        bounds=bounds,
+        bounds=_bounds(numbers, today, demand_s, stages),
         epoch_s=numbers.data.num_samples / today.rate_s,
         money=_money(numbers, today, busy, fixes),
-        notes=(*_notes(numbers), *numbers.notes),
+        notes=notes,
     )
 
 
@@ -204,19 +224,11 @@ def demand_of(numbers: Measurements) -> float | None:
 
     A path that was seen to give the step more than that shows that it eats more.
     """
-    if numbers.step is None:
-        return None
-    base = numbers.path(SHARED) or numbers.path(RAM)
-    if base is None:
+    base = _base(numbers)
+    if numbers.step is None or base is None:
         return None
     seen = [path.rate_s for path in numbers.paths if path.key != RAM and is_comparable(numbers, path)]
     return max([base.rate_s, *seen]) or None
-
-
-def drift_of(numbers: Measurements) -> float:
-    """Return how many times as much as batches in RAM any path gave the step; no more than 1 on a quiet machine."""
-    base, demand_s = numbers.path(SHARED) or numbers.path(RAM), demand_of(numbers)
-    return 1.0 if base is None or demand_s is None or base.rate_s <= 0 else demand_s / base.rate_s
 
 
 def is_comparable(numbers: Measurements, path: PathResult) -> bool:
@@ -227,16 +239,153 @@ def is_comparable(numbers: Measurements, path: PathResult) -> bool:
     return step.is_given or (path.batch_size == step.batch_size and path.key != COLUMNS)
 
 
-def limit_now(numbers: Measurements, path: PathResult, demand_s: float | None) -> str:
-    """Return the key of what limits a path: the model where it is fed."""
-    if demand_s is not None and path.has_step and path.rate_s >= KEEPS_UP * demand_s:
-        return MODEL
-    return stages_of(numbers, path, None)[0]
+def limit_of(numbers: Measurements, path: PathResult) -> str:
+    """Return the key of what limits a path: the model where it is fed; "" of those that others are compared with."""
+    if path.key in (RAM, SHARED, SUPPLY):
+        return UNKNOWN
+    demand_s = demand_of(numbers) if is_comparable(numbers, path) else None
+    return MODEL if demand_s is not None and path.rate_s >= KEEPS_UP * demand_s else cause_of(numbers, path)
 
 
 def sure_word(sureness: float) -> str:
     """Return a chance as a word."""
-    return "certain" if sureness >= _CERTAIN else "likely" if sureness >= _LIKELY else "a guess"
+    return "certain" if sureness >= CERTAIN else "likely" if sureness >= LIKELY else "a guess"
+
+
+# ---------------------------------------------------------------------- why
+
+
+def cause_of(numbers: Measurements, path: PathResult) -> str:
+    """Return the stage that a path spends its time on; UNKNOWN where none has a figure that explains it."""
+    times = path.stages
+    if path.is_disk_bound:
+        return "fetch" if path.key in (SOURCE, THREADS, PROCESSES, COLUMNS) else "open"
+    if "dequeue" in times:
+        # The loop's thread alone converts: as long as it does so all the time, nothing else can limit.
+        is_loop = times["dequeue"] * path.rate.samples_s >= _MOSTLY
+        return "dequeue" if is_loop or times["dequeue"] * numbers.num_threads > times.get("draw", 0.0) else "draw"
+    batch_s, window_s = times.get("batch", 0.0), times.get("wait_window", 0.0)
+    is_waiting = window_s > _MOSTLY * batch_s
+    building = {key: times[key] for key in BUILD_STAGES if times.get(key, 0.0) > 0}
+    if is_waiting and building:
+        if path.build_share < 1 - _IDLE and numbers.data.evenness < _EVEN:
+            return "skew"
+        return _at_work(path, building)
+    if is_waiting:
+        return "open"
+    fixed = _fixed_share(numbers, path)
+    if fixed is not None and fixed[0] > 0.5:
+        return "batch"
+    return _at_work(path, {key: times.get(key, 0.0) for key in ("gather", "augment", "copy")})
+
+
+def causes_of(numbers: Measurements, today: PathResult, demand_s: float | None) -> tuple[str, ...]:
+    """Return the stages to name for a path that starves the step: what limits, and what would behind it."""
+    first = cause_of(numbers, today)
+    if demand_s is None or today.key != SOURCE:
+        return (first,)
+    behind = [one for one in numbers.stages if one.key != first and one.supply_s < _STARVES * demand_s]
+    if first == UNKNOWN:
+        return (min(behind, key=lambda one: one.supply_s).key,) if behind else (first,)
+    return (first, *(one.key for one in sorted(behind, key=lambda one: one.supply_s)[:1]))
+
+
+def _at_work(path: PathResult, times: Mapping[str, float]) -> str:
+    """Return the stage with most threads in it; UNKNOWN where hardly any is in any."""
+    key = max(times, key=lambda key: times[key])
+    return key if times[key] * path.rate.samples_s >= _AT_WORK else UNKNOWN
+
+
+def _fixed_share(numbers: Measurements, path: PathResult) -> tuple[float, float] | None:
+    """Return which share of a batch's time does not grow with its size, and how far off that may be.
+
+    A batch takes a + b · size: two sizes tell a from b. None where no larger batches ran.
+    """
+    larger = numbers.path(LARGER)
+    if larger is None or path.key != numbers.today or larger.rate_s <= 0 or path.rate_s <= 0:
+        return None
+    size, gain = larger.batch_size / path.batch_size, larger.rate_s / path.rate_s
+    if size <= 1:
+        return None
+    share = size * (1 - 1 / gain) / (size - 1)
+    return share, size / (size - 1) / gain * math.hypot(larger.doubt, path.doubt)
+
+
+def _why(numbers: Measurements, today: PathResult, key: str) -> str:
+    """Return what a stage lacks, in a few words; "" where nothing tells."""
+    stage, is_full = numbers.stage(key), today.cores_used > _IN_USE * numbers.cores * (1 - today.others)
+    if today.is_disk_bound:
+        return "the disk reads no faster"
+    if key == UNKNOWN:
+        return "no stage of it has a figure that explains why"
+    reason = _why_fetch(numbers, today) if key == "fetch" else ""
+    if reason == "the network is full":
+        return reason
+    if today.others > _TAKEN and is_full:
+        return "others take the cores"
+    if reason:
+        return reason
+    if key in ("dequeue", "batch"):
+        return {"dequeue": "it runs in the training loop's own thread", "batch": "batches are small"}[key]
+    if stage is not None and stage.gil_share is not None and stage.gil_share > _HELD:
+        return "it holds the GIL, so one core does it all"
+    if stage is not None and stage.waits:
+        return "it waits for something else, and more threads would wait at once"
+    if is_full:
+        return "all cores are busy, most with this"
+    return "too few threads" if key in BUILD_STAGES else ""
+
+
+def _why_fetch(numbers: Measurements, today: PathResult) -> str:
+    network_s, latency_s = numbers.ceiling("network"), numbers.ceiling("latency")
+    if not numbers.data.is_remote or network_s is None or latency_s is None:
+        return "the disk reads no faster"
+    if today.rate.samples_s * numbers.data.source_bytes >= _FULL * network_s or numbers.path(FREE_LINK) is None:
+        return "the network is full"
+    # One read's time is that until its first byte, then that of its bytes over one connection.
+    read_bytes = numbers.data.source_bytes * numbers.data.num_samples / max(1, numbers.data.num_chunks)
+    transfer_s = read_bytes / max(1.0, numbers.ceiling("connection") or 1.0)
+    return "threads wait for the first byte" if latency_s > transfer_s else "each connection brings little"
+
+
+def _sureness(numbers: Measurements, today: PathResult, busy: float | None, stages: tuple[str, ...]) -> float:
+    """Return the chance that it is as it looks: on this side of what the step needs, and this stage."""
+    base = _base(numbers)
+    judged = [today] if base is None or busy is None else [today, base]
+    sureness = 1.0
+    if busy is not None:
+        doubt = math.hypot(*(path.doubt for path in judged), math.log(_drift(numbers)))
+        sureness = _chance(abs(math.log(max(busy, 1e-12) / KEEPS_UP)) / doubt)
+        if busy >= KEEPS_UP:
+            # Fed or nearly so: that nothing is to gain is as sure as that the step runs nearly all of the time.
+            sureness = max(sureness, _chance((busy - 0.8) / doubt))
+    if stages != (MODEL,) and len(stages) == 1:
+        sureness = min(sureness, _cause_sureness(numbers, today, stages[0]))
+    others, spread = max(path.others for path in judged), max(path.rate.spread for path in judged)
+    if others > _VERY_BUSY or spread > _WIDE:
+        sureness = min(sureness, LIKELY - 0.01)
+    elif others > _BUSY or spread > _SPREAD:
+        sureness = min(sureness, CERTAIN - 0.01)
+    return max(0.5, min(1.0, sureness))
+
+
+def _cause_sureness(numbers: Measurements, today: PathResult, key: str) -> float:
+    """Return the chance that it is this stage rather than the next one."""
+    if key == UNKNOWN:
+        return 0.5
+    times = sorted((today.stages.get(one, 0.0) for one in BUILD_STAGES), reverse=True)
+    if key in BUILD_STAGES and not today.is_disk_bound:
+        return 0.6 + (times[0] - times[1]) / times[0] if times[0] > 0 else 0.5
+    fixed = _fixed_share(numbers, today)
+    if key in ("batch", "gather", "augment", "copy"):
+        if fixed is not None:
+            return _chance(abs(fixed[0] - 0.5) / fixed[1])
+        return 0.6 + today.stages.get(key, 0.0) / max(today.stages.get("batch", 0.0), 1e-12)
+    return 1.0
+
+
+def _chance(sigmas: float) -> float:
+    return 0.5 * (1 + math.erf(sigmas / math.sqrt(2)))
 
 
 # ---------------------------------------------------------------------- what is said
@@ -248,12 +397,11 @@ def _starved(
     assert demand_s is not None
     step_s, period_s = today.batch_size / demand_s, today.batch_size / today.rate_s
     behind = f", and hides {STAGE_NAMES[stages[1]]} behind it" if len(stages) > 1 else ""
-    at_most = "at most " if _is_bound(today) else ""
     return (
-        f"{_who(numbers, today, stages[0])} starves the step ({sure_word(sureness)}){behind}: {at_most}"
-        f"{rate_text(today.rate_s)} samples/s come where it could eat {rate_text(demand_s)}, so it stands idle "
-        f"{share_text(1 - today.rate_s / demand_s)} of the time, {time_text(period_s - step_s)} at each step of "
-        f"{time_text(step_s)}."
+        f"{_who(numbers, today, stages[0])} starves the step ({sure_word(sureness)}){behind}: "
+        f"{'at most ' if today.is_disk_bound else ''}{rate_text(today.rate_s)} samples/s come where it could eat "
+        f"{rate_text(demand_s)}, so it stands idle {share_text(1 - today.rate_s / demand_s)} of the time, "
+        f"{time_text(period_s - step_s)} at each step of {time_text(step_s)}."
     )
 
 
@@ -271,19 +419,20 @@ def _fed(numbers: Measurements, today: PathResult, demand_s: float | None, _: tu
 
 def _open(numbers: Measurements, today: PathResult, _: float | None, stages: tuple[str, ...], sureness: float) -> str:
     return (
-        f"{_who(numbers, today, stages[0])} is what limits ({sure_word(sureness)}): {rate_text(today.rate_s)} "
-        f"samples/s can come, enough for steps of {time_text(today.batch_size / today.rate_s)} or longer with batches "
-        f"of {today.batch_size:,}. Give --step-time or --step to know whether that is too little."
+        f"{_who(numbers, today, stages[0])} is what limits ({sure_word(sureness)}): "
+        f"{'at most ' if today.is_disk_bound else ''}{rate_text(today.rate_s)} samples/s can come, enough for steps of "
+        f"{time_text(today.batch_size / today.rate_s)} or longer with batches of {today.batch_size:,}. Give "
+        "--step-time or --step to know whether that is too little."
     )
 
 
 def _who(numbers: Measurements, today: PathResult, key: str) -> str:
-    name, reason = STAGE_NAMES[key], why(numbers, today, key)
+    name, reason = STAGE_NAMES[key], _why(numbers, today, key)
     return name[:1].upper() + name[1:] + (f" ({reason})" if reason else "")
 
 
-def _then(fixes: tuple[Fix, ...], *, is_fed: bool) -> str:
-    if is_fed:
+def _then(kind: str, fixes: tuple[Fix, ...]) -> str:
+    if kind == "fed":
         return ""
     if not fixes:
         return "Nothing that could be tried here gave more."
@@ -298,13 +447,19 @@ def _notes(numbers: Measurements) -> list[str]:
     notes = []
     if numbers.interrupted:
         notes.append(f"The examination was interrupted ({numbers.interrupted}): what was measured until then is here.")
-    others = [path.others for path in numbers.paths]
-    if others and max(others) > _BUSY:
+    others = max((path.others for path in numbers.paths), default=0.0)
+    if others > _BUSY:
         notes.append(
-            f"Others took up to {share_text(max(others))} of the processors while this was measured: on a quiet "
-            "machine rates are higher, and surer. A larger --budget is a longer look."
+            f"Others took up to {share_text(others)} of the processors while this was measured: on a quiet machine "
+            "rates are higher, and surer. A larger --budget is a longer look."
         )
-    drift = drift_of(numbers)
+    today = numbers.path(numbers.today)
+    if today is not None and today.rate.spread > _SPREAD:
+        notes.append(
+            f"Repeats of today's path gave {rate_text(today.rate.low)} to {rate_text(today.rate.high)} samples/s: "
+            "nothing that follows from it is certain."
+        )
+    drift = _drift(numbers)
     if drift > _DRIFTED:
         notes.append(
             f"A path gave the step {factor_text(drift)} times what batches in RAM gave: the machine was another one "
@@ -319,16 +474,17 @@ def _notes(numbers: Measurements) -> list[str]:
     return notes
 
 
-def _unknown(numbers: Measurements) -> Verdict:
-    sentence = "Too little was measured to say anything."
-    return Verdict(
-        kind="unknown", sentence=sentence, stages=(), sureness=0.5, sure=sure_word(0.5), demand_s=None, busy=None,
-        lost_share=None, then="", step_parts=(), fixes=(), bounds=(), epoch_s=0.0, money=None,
-        notes=(*_notes(numbers), *numbers.notes),
-    )  # fmt: skip
-
-
 # ---------------------------------------------------------------------- what is reckoned
+
+
+def _base(numbers: Measurements) -> PathResult | None:
+    return numbers.path(SHARED) or numbers.path(RAM)
+
+
+def _drift(numbers: Measurements) -> float:
+    """Return how many times as much as batches in RAM any path gave the step; no more than 1 on a quiet machine."""
+    base, demand_s = _base(numbers), demand_of(numbers)
+    return 1.0 if base is None or demand_s is None or base.rate_s <= 0 else demand_s / base.rate_s
 
 
 def _fixes(numbers: Measurements, today: PathResult, demand_s: float | None) -> tuple[Fix, ...]:
@@ -340,7 +496,7 @@ def _fixes(numbers: Measurements, today: PathResult, demand_s: float | None) -> 
         chance = math.hypot(path.doubt, today.doubt)
         if path.rate_s <= today.rate_s * max(_GAIN, 1 + min(chance, 0.5)):
             continue
-        is_known = demand_s is not None and is_comparable(numbers, path)
+        busy = path.rate_s / demand_s if demand_s is not None and is_comparable(numbers, path) else None
         found.append(
             Fix(
                 key=key,
@@ -348,26 +504,11 @@ def _fixes(numbers: Measurements, today: PathResult, demand_s: float | None) -> 
                 how=path.how,
                 rate_s=path.rate_s,
                 times=path.rate_s / today.rate_s,
-                busy=path.rate_s / demand_s if is_known and demand_s is not None else None,
-                limit=limit_now(numbers, path, demand_s if is_known else None),
+                busy=busy,
+                limit=limit_of(numbers, path),
             )
         )
     return tuple(sorted(found, key=lambda fix: (-round(math.log(fix.rate_s) / math.log(_SAME)), _FIXES.index(fix.key))))
-
-
-def _sureness(numbers: Measurements, today: PathResult, *, busy: float | None, num_named: int) -> float:
-    """Return the chance that it is as it looks: on this side of what the step needs, and this stage."""
-    sureness = 1.0
-    if busy is not None:
-        base = numbers.path(SHARED) or numbers.path(RAM)
-        doubt = math.hypot(today.doubt, 0.0 if base is None else base.doubt, math.log(drift_of(numbers)))
-        sureness = 0.5 * (1 + math.erf(abs(math.log(max(busy, 1e-12) / KEEPS_UP)) / doubt / math.sqrt(2)))
-        if busy >= KEEPS_UP:
-            # Fed or nearly so: that nothing is to gain is as sure as that the step runs nearly all of the time.
-            sureness = max(sureness, 0.5 * (1 + math.erf((busy - 0.8) / doubt / math.sqrt(2))))
-    if (busy is None or busy < KEEPS_UP) and num_named < 2:
-        sureness = min(sureness, 0.6 + margin_of(numbers, today))
-    return max(0.5, min(1.0, sureness))
 
 
 def _parts(
@@ -378,14 +519,15 @@ def _parts(
     period_s, step_s = today.batch_size / today.rate_s, today.batch_size / demand_s
     ram = numbers.path(RAM)
     alone_s = step_s if ram is None or ram.rate_s <= demand_s else today.batch_size / ram.rate_s
+    if step_s <= alone_s * 1.02:
+        alone_s = step_s
     parts = [StepPart(key=MODEL, name="training step", seconds=alone_s)]
-    if step_s > alone_s * 1.02:
+    if step_s > alone_s:
         parts.append(StepPart(key=SHARED, name="cores that the loader takes", seconds=step_s - alone_s))
-    elif step_s > alone_s:
-        parts = [StepPart(key=MODEL, name="training step", seconds=step_s)]
     if period_s > step_s:
-        name = "hand-over" if stages == (MODEL,) else f"waits for {STAGE_NAMES[stages[0]]}"
-        parts.append(StepPart(key="" if stages == (MODEL,) else stages[0], name=name, seconds=period_s - step_s))
+        is_fed = stages == (MODEL,)
+        name = "hand-over" if is_fed else f"waits for {STAGE_NAMES[stages[0]]}"
+        parts.append(StepPart(key=UNKNOWN if is_fed else stages[0], name=name, seconds=period_s - step_s))
     return tuple(parts)
 
 
@@ -397,8 +539,42 @@ def _money(numbers: Measurements, today: PathResult, busy: float | None, fixes: 
     return Money(epoch=epoch, stalls=stalls, best_fix=epoch / fixes[0].times if fixes else epoch)
 
 
-def _is_bound(path: PathResult) -> bool:
-    return path.disk_bound is not None and path.disk_bound.at_most_s < path.rate.samples_s
+def _bounds(
+    numbers: Measurements, today: PathResult, demand_s: float | None, stages: tuple[str, ...]
+) -> tuple[Bound, ...]:
+    """Return what cannot be tried here and may give more than today's path, the highest first.
+
+    A bound is no promise: a link twice as fast gives at most twice as much, and no more than one without limits gave.
+    """
+    supply, found = numbers.path(SUPPLY), list[Bound]()
+    if stages == (MODEL,):
+        if supply is None or demand_s is None or supply.rate_s < 2 * demand_s:
+            return ()
+        num_gpus = math.floor(supply.rate_s / demand_s)
+        why = "what this loader gives with no step behind it: it can feed no more of them"
+        text = f"steps like this one on {num_gpus:,} GPUs of this host"
+        return (Bound(key="gpus", text=text, at_most_s=supply.rate_s, why=why),)
+    if today.key == SOURCE and numbers.data.is_remote and "fetch" in stages:
+        free = numbers.path(FREE_LINK)
+        most_s = min(2 * today.rate_s, math.inf if free is None else max(free.rate_s, today.rate_s))
+        why = "twice today's rate, and no more than came with the bytes already in memory"
+        found.append(Bound(key="network", text="a link twice as fast", at_most_s=most_s, why=why))
+    stage = numbers.stage(stages[0])
+    is_waiting = stages[0] in ("fetch", "open", "skew") or (stage is not None and stage.waits)
+    if not is_waiting and today.cores_used >= _IN_USE * numbers.cores * (1 - today.others):
+        most_s, network_s = 2 * today.rate_s, numbers.ceiling("network")
+        if today.key == SOURCE and numbers.data.is_remote and network_s is not None:
+            most_s = min(most_s, max(today.rate_s, network_s / max(1e-9, numbers.data.source_bytes)))
+        text = f"{2 * numbers.cores:.3g} cores in place of {numbers.cores:.3g}"
+        why = "twice today's rate: cores share memory, a lock and a link"
+        found.append(Bound(key="cores", text=text, at_most_s=most_s, why=why))
+    if today.is_disk_bound:
+        most_s = min(2 * today.rate_s, today.rate.samples_s)
+        text, why = "a disk twice as fast, or memory for the data set", "twice the disk's pace, and no more than came "
+        found.append(Bound(key="disk", text=text, at_most_s=most_s, why=why + "from memory"))
+    capped = [replace(bound, at_most_s=min(bound.at_most_s, demand_s or math.inf)) for bound in found]
+    worth = [bound for bound in capped if bound.at_most_s > _GAIN * today.rate_s]
+    return tuple(sorted(worth, key=lambda bound: -bound.at_most_s))
 
 
 def _finite(value: Any) -> Any:

@@ -4,7 +4,6 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from stoker.doctor.bounds import disk_bound
 from stoker.doctor.results import (
     ARROW,
     COLUMNS,
@@ -24,7 +23,6 @@ from stoker.doctor.results import (
     Measurements,
     PathResult,
     Rate,
-    RunSpan,
     StageResult,
     StepFacts,
     Verified,
@@ -47,6 +45,7 @@ NAMES = {
 }
 BUILDING = {"fetch": 4e-6, "decode": 1e-6, "convert": 0.1e-6, "batch": 4e-6, "wait_window": 3.9e-6, "gather": 0.1e-6}
 GATHERING = {"batch": 1e-6, "gather": 0.9e-6}
+DEQUEUING = {"draw": 1e-6, "dequeue": 2e-6}
 
 
 def path(key, rate_s, **changed):
@@ -60,8 +59,8 @@ def path(key, rate_s, **changed):
         rate=rate,
         batch_size=4 * BATCH if key == LARGER else BATCH,
         has_step=key != SUPPLY,
-        limit="" if key in (RAM, SHARED) else "dequeue" if key == ARROW else "gather" if is_warm else "fetch",
-        stages={} if key in (RAM, SHARED) else GATHERING if is_warm else BUILDING,
+        stages={} if key in (RAM, SHARED) else DEQUEUING if key == ARROW else GATHERING if is_warm else BUILDING,
+        build_share=0.9,
         stall=0.5,
         cores_used=0.5,
     )
@@ -93,10 +92,6 @@ def numbers(rates, **changed):
         cores=8.0,
         num_threads=8,
         gpu_note="no GPU here",
-        timeline=(
-            RunSpan(track="build 0", stage="fetch", start_s=0.0, stop_s=0.3),
-            RunSpan(track="loop", stage="wait", start_s=0.0, stop_s=0.4),
-        ),
         machine={"processor": "a processor", "memory": "64 GiB"},
         versions={"stoker": "0.1.0"},
         command="stoker doctor s3://lake/ranking/ --step train.py:step",
@@ -145,13 +140,17 @@ def any_path(draw, key):
         "cores_used": draw(st.floats(0, 9)),
         "others": draw(st.floats(0, 1)),
         "stages": draw(
-            st.dictionaries(st.sampled_from([*BUILDING, "augment", "open", "copy"]), st.floats(0, 1), max_size=8)
+            st.dictionaries(
+                st.sampled_from([*BUILDING, "augment", "open", "copy", *(DEQUEUING if key == ARROW else [])]),
+                st.floats(0, 1),
+                max_size=8,
+            )
         ),
+        "build_share": draw(st.floats(0, 1)),
         "disk_bytes": draw(st.floats(0, 1e15)),
     }
     if draw(st.booleans()):
-        bytes_s = draw(st.floats(1, 1e10))
-        changed["disk_bound"] = disk_bound(read_bytes_s=bytes_s, sample_bytes=draw(st.floats(1, 1e6)), what="tensors")
+        changed["disk_s"] = draw(st.floats(1e-3, 1e10))
     return dataclasses.replace(path(key, 1.0), **changed)
 
 

@@ -1,5 +1,6 @@
 """Small pure parts of the doctor: figures as text, rates of runs, what a run spent its time on, GPUs without a GPU."""
 
+import dataclasses
 import re
 import threading
 import types
@@ -7,11 +8,12 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.doctor.numbers_made import numbers, path
 
-from stoker.doctor.causes import limit_of
 from stoker.doctor.gpu import NO_GPU, NO_LIBRARY, GpuWatch
 from stoker.doctor.results import Rate
 from stoker.doctor.runs import built_rate, steady_rate
+from stoker.doctor.verdict import cause_of
 from stoker.doctor.words import cost_text, factor_text, rate_text, share_text, size_text, time_text
 
 
@@ -126,11 +128,16 @@ BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "deco
         ({"batch": 1.0, "gather": 0.9}, 0.0, 1.0, "gather"),
         ({"batch": 1.0, "gather": 0.1, "augment": 0.8}, 0.0, 1.0, "augment"),
         ({"batch": 1.0, "wait_window": 0.8, "gather": 0.1}, 0.0, 1.0, "open"),
+        ({"batch": 1.0}, 0.0, 1.0, ""),  # nobody was seen at work: nobody is named
+        ({"batch": 1.0, "gather": 0.01}, 0.0, 1.0, ""),
         ({}, 0.0, 1.0, ""),
     ],
 )
 def test_who_does_not_wait_for_another_is_what_limits(stages, build_share, evenness, limit):
-    assert limit_of(stages, build_share=build_share, evenness=evenness) == limit
+    today = path("source", 1.0, stages=stages, build_share=build_share)  # so many threads are at work in each
+    known = numbers({"source": today})
+    known = dataclasses.replace(known, data=dataclasses.replace(known.data, evenness=evenness))
+    assert cause_of(known, today) == limit
 
 
 class FakeNvml:

@@ -1,0 +1,187 @@
+"""The story as one self-contained HTML file: no script, no font, no request to anywhere.
+
+Charts are boxes whose widths are shares, drawn by the page's style sheet at any width, light, dark, or on paper. Every
+text that comes from outside is escaped: nobody vouches for the names in a data set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from stoker.doctor.story import Bar, Section, Share, SplitBar, Table, headline, sections, status, tiles
+from stoker.doctor.verdict import DoctorResult
+
+# What neither HTML nor XML allows in a text: controls, lone surrogates, noncharacters. Directions that turn text around
+# are among them: a file name must not rewrite the line that it stands in.
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_BLANKS = re.compile(r"[\t\n\r\f\v]+")
+# A line must not break between the hyphens of an option that is to be typed.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_LOOKS = {"fed": "is-fine", "starved": "is-starved"}
+
+
+def check_report(path: Path) -> None:
+    """Make sure that a page can be written, before anything is measured for it.
+
+    Raises:
+        ValueError: `path` is a folder.
+    """
+    path = path.expanduser()
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file for the page, such as {path / 'doctor.html'}")
+
+
+def write_report(result: DoctorResult, path: Path) -> None:
+    """Write the page, whole or not at all.
+
+    Args:
+        result: What was found.
+        path: The file; its folder is made where there is none.
+    """
+    path = path.expanduser()
+    check_report(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.part")
+    aside.write_text(report_html(result), encoding="utf-8")
+    aside.replace(path)
+
+
+def report_html(result: DoctorResult) -> str:
+    """Return the page: one HTML document without script and without any request."""
+    style = (files("stoker.doctor") / "page.css").read_text(encoding="utf-8")
+    body = "\n\n".join([_head(result), *(_section(section) for section in sections(result))])
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>Stoker doctor: {words(headline(result))}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def words(text: str) -> str:
+    """Return a text on one line as HTML, what no page may hold replaced by U+FFFD."""
+    return escape(_FORBIDDEN.sub("\ufffd", _BLANKS.sub(" ", text)))
+
+
+def _sentence(text: str) -> str:
+    """Return a text as HTML, with a capital and a full stop."""
+    text = text.strip()
+    ends = "" if text[-1:] in (".", "!", "?", ":", "…", "") else "."
+    return _OPTION.sub(r'<span class="nowrap">\g<0></span>', words(text[:1].upper() + text[1:] + ends))
+
+
+def _paragraphs(texts: Iterable[str], *, kind: str) -> str:
+    return "\n".join(f'<p class="{kind}">{_sentence(text)}</p>' for text in texts if text.strip())
+
+
+def _head(result: DoctorResult) -> str:
+    numbers, verdict = result.numbers, result.verdict
+    mark, says = status(verdict)
+    figures = "\n".join(
+        f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
+        for value, about, is_ours in tiles(result)
+    )
+    return f"""<header>
+<p class="brand"><b>stoker</b> doctor · {words(numbers.when)} · {words(numbers.data.text)}</p>
+<p class="status {_LOOKS.get(verdict.kind, "is-open")}"><span aria-hidden="true">{mark}</span> {words(says)} · {
+        words(verdict.sure)
+    }</p>
+<h1>{words(headline(result))}</h1>
+<p class="verdict">{_sentence(verdict.sentence)}</p>
+{_paragraphs([verdict.then], kind="lead")}
+<div class="figures">
+{figures}
+</div>
+{_paragraphs(verdict.notes, kind="caveat")}
+</header>"""
+
+
+def _section(section: Section) -> str:
+    pairs = "\n".join(f"<dt>{words(name)}</dt><dd>{words(text)}</dd>" for name, text in section.pairs if text)
+    parts = (
+        _paragraphs([section.lead], kind="soft"),
+        _bars(section.bars, *section.mark, label=section.title) if section.bars else "",
+        _splits(section.splits, label=section.title) if section.splits else "",
+        _table(section.table) if section.table is not None else "",
+        f"<dl>\n{pairs}\n</dl>" if pairs else "",
+        f'<pre tabindex="0">{words(section.code)}</pre>' if section.code else "",
+        _paragraphs(section.lines, kind="note"),
+    )
+    body = "\n".join(part for part in parts if part)
+    return f"<section>\n<h2>{words(section.title)}</h2>\n{body}\n</section>"
+
+
+def _bars(rows: Sequence[Bar], mark: float | None, mark_text: str, *, label: str) -> str:
+    line = "" if mark is None else f'<b class="mark" style="left:{_percent(mark)}"></b>'
+    key = f'<p class="key">{"" if mark is None else "<b></b>"}{words(mark_text)}</p>\n' if mark_text else ""
+    body = "\n".join(
+        f'<div class="row is-{row.kind}"><span class="name">{words(row.name)}</span>'
+        f'<span class="value">{words(row.value)}</span>'
+        f'<span class="bar"><i style="width:{_percent(row.share)}"></i>{_spread(row)}{line}</span></div>'
+        for row in rows
+    )
+    return _figure(f"{label}: {'; '.join(f'{row.name} {row.value}' for row in rows)}", key + body)
+
+
+def _spread(row: Bar) -> str:
+    if row.spread is None:
+        return ""
+    low, high = (min(1.0, share) for share in row.spread)
+    return f'<u style="left:{_percent(low)};width:{_percent(high - low)}"></u>'
+
+
+def _splits(rows: Sequence[SplitBar], *, label: str) -> str:
+    body = ""
+    for row in rows:
+        pieces = "".join(
+            f'<i class="{"is-lost" if is_lost else "is-work"}" style="width:{_percent(share)}"></i>'
+            for _, _, share, is_lost in row.parts
+        )
+        caption = " · ".join(f"{name} {text}" for name, text, _, _ in row.parts)
+        body += (
+            f'<div class="split"><span class="name">{words(row.name)}</span>'
+            f'<span class="value">{words(row.value)}</span><span class="bar">{pieces}</span>'
+            f'<span class="caption">{words(caption)}</span></div>\n'
+        )
+    return _figure(label, body)
+
+
+def _figure(label: str, body: str) -> str:
+    return f'<figure role="group" aria-label="{words(label)}">\n{body}\n</figure>'
+
+
+def _table(table: Table) -> str:
+    """Return a table that scrolls by itself where it is too wide."""
+    sides = ["" if head.lstrip("~").startswith(">") else ' class="words"' for head in table.head]
+    heads = "".join(
+        f'<th scope="col"{side}>{words(head.lstrip("~>"))}</th>' for side, head in zip(sides, table.head, strict=True)
+    )
+    body = ""
+    for number, row in enumerate(table.rows):
+        first, *cells = (cell.text if isinstance(cell, Share) else cell for cell in row)
+        body += f'<tr{" class=is-marked" if number in table.marked else ""}><th scope="row">{words(first)}</th>'
+        body += "".join(f"<td{side}>{words(cell)}</td>" for side, cell in zip(sides[1:], cells, strict=True))
+        body += "</tr>\n"
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{words(table.about)}">\n<table>\n'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n</div>"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(1.0, max(0.0, share)):.2f}%"
