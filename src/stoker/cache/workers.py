@@ -32,6 +32,8 @@ _Pipe = multiprocessing.connection.Connection
 
 # How often a process looks whether its parent lives. Only matters where a fork of the parent holds the pipe open.
 _WATCH_S = 1.0
+# Shells and schedulers tell all processes of a job; only the parent answers, and may want some batches more.
+_ENDINGS = (signal.SIGINT, signal.SIGTERM)
 # How long a process may take to end once nobody asks it for more; then it is ended.
 _PATIENCE_S = 10.0
 
@@ -132,12 +134,15 @@ class _Process:
         self._process = context.Process(
             target=_serve, args=(transform, theirs, os.getpid()), name="stoker-transform", daemon=True
         )
+        # Blocked in this thread, and so in the process until it ignores them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
         try:
             self._process.start()
         except BaseException:
             self._pipe.close()
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
 
     def call(self, table: pa.Table) -> tuple[Columns, str | None, str, bool]:
@@ -152,7 +157,7 @@ class _Process:
         """Return the exit code, once it has ended."""
         self._process.join(_PATIENCE_S)
         if self._process.exitcode is None:
-            self._process.terminate()
+            self._process.kill()  # it does not listen to SIGTERM
             self._process.join()
         code = self._process.exitcode
         self._process.close()
@@ -174,7 +179,9 @@ def _why_not(transform: Transform) -> Exception | None:
 
 def _serve(transform: Transform, pipe: _Pipe, parent: int) -> None:
     """Transform what comes until the parent hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    for one in _ENDINGS:
+        signal.signal(one, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
     threading.Thread(target=_watch, args=(parent,), name="stoker-watch", daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:
