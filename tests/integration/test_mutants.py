@@ -84,19 +84,22 @@ NEVER_DELIVERED = {
 }
 
 
-@pytest.mark.parametrize("in_parts", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_what_others_came_upon_is_refused_or_read_as_pyarrow_reads_it(tmp_path, in_parts):
+@pytest.mark.parametrize(
+    ("in_parts", "every"),
+    [(True, 5), pytest.param(True, 1, marks=pytest.mark.slow), pytest.param(False, 1, marks=pytest.mark.slow)],
+)
+def test_what_others_came_upon_is_refused_or_read_as_pyarrow_reads_it(tmp_path, in_parts, every):
     kinds = {name: [one for *of, step in lies for one in named(*of)[::step]] for name, lies in NEVER_DELIVERED.items()}
     for name, lies in kinds.items():
         assert len(lies) > 6, name
-    counts = outcomes([one for lies in kinds.values() for one in lies], tmp_path, in_parts=in_parts)
+    counts = outcomes([one for lies in kinds.values() for one in lies[::every]], tmp_path, in_parts=in_parts)
     assert counts["refused"] > 0.8 * counts.total()
 
 
 def test_a_file_that_lies_in_one_place_is_refused_by_name_or_gives_what_pyarrow_reads(tmp_path):
-    counts = outcomes(some(6, 16, seed=0), tmp_path)
-    assert counts["refused"] > 60
-    assert counts["delivered"] > 5
+    counts = outcomes(some(4, 8, seed=0), tmp_path)
+    assert counts["refused"] > 20
+    assert counts["delivered"] > 1
 
 
 @pytest.mark.slow

@@ -67,12 +67,12 @@ def killed_and_restarted(folder: Path, ranks: tuple[int, int], *arguments: str) 
 @pytest.mark.parametrize(
     ("kind", "num_workers", "ranks"),
     [
-        ("loader", 0, (3, 2)),
-        ("plain", 1, (2, 1)),
+        ("loader", 0, (2, 1)),
         *(
             pytest.param(kind, num_workers, ranks, marks=pytest.mark.slow)
             for kind, num_workers, ranks in (
                 ("loader", 0, (4, 3)),
+                ("plain", 1, (2, 1)),
                 ("plain", 2, (4, 3)),
                 ("plain", 2, (2, 5)),
                 ("stateful", 2, (2, 2)),

@@ -139,7 +139,12 @@ def test_the_comparison_notices_a_value_that_differs(tmp_path):
         check_values(Changed(path=tmp_path / "a.parquet"), explored)
 
 
-@pytest.mark.parametrize("table", list(TABLES))
+LONGEST = "parquet-testing/data"
+
+
+@pytest.mark.parametrize(
+    "table", [pytest.param(table, marks=pytest.mark.slow) if table == LONGEST else table for table in TABLES]
+)
 def test_the_page_says_what_becomes_of_every_file(shared_data, table):
     now = answers_now(table)
     died = {name: answer for name, answer in now.items() if answer.startswith("DIED")}

@@ -207,10 +207,8 @@ class Wrapped(torch.utils.data.IterableDataset):
 
 def test_a_loader_in_each_worker_of_a_data_loader_is_an_error_unless_each_has_a_share(folder):
     workers = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "fork"}
-    with pytest.raises(ValueError, match="each of them would deliver all batches"):
+    with pytest.raises(ValueError, match=r"each of them would deliver all batches(.|\n)*TorchDataset"):
         next(iter(torch.utils.data.DataLoader(Wrapped(folder), **workers)))
-    with pytest.raises(ValueError, match="TorchDataset"):
-        list(torch.utils.data.DataLoader(Wrapped(folder), **workers))
 
     class Deduplicated(Wrapped):
         def __iter__(self):
