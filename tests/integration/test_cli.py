@@ -81,6 +81,7 @@ COMMANDS = [
     "demo",
     "inspect",
     "warm",
+    "ready",
     "cache",
     "cache ls",
     "cache verify",

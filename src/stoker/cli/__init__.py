@@ -33,7 +33,7 @@ exit codes: 0 done · 1 it failed, the message says why · 2 wrong usage
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: OK, FAILED, WRONG_USAGE, DAMAGED or INTERRUPTED."""
-    from stoker.cli import cache, demo, doctor, explain, inspect, order, top, trace, vocabulary, warm
+    from stoker.cli import cache, demo, doctor, explain, inspect, order, ready, top, trace, vocabulary, warm
 
     _survive_narrow_encodings()
     parser = Parser(
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for module in (demo, doctor, inspect, vocabulary, warm, cache, top, explain, order, trace):
+    for module in (demo, doctor, inspect, vocabulary, warm, ready, cache, top, explain, order, trace):
         module.add_to(commands)
     errors = make_console(stderr=True)
     try:

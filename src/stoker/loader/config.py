@@ -265,7 +265,7 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
     num_threads = num_cores() if options["num_threads"] is None else integer(options["num_threads"], "num_threads")
     if window is None and not shuffle:
         # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
-        window = max(_MIN_PLAIN_WINDOW, num_threads)
+        window = plain_window(num_threads)
     config = LoaderConfig(
         ranks=ranks,
         batch_size=batch_size,
@@ -291,6 +291,11 @@ def make_config(given: LoaderOptions) -> LoaderConfig:
     elif batch_size is None:
         config.global_size(Shard())  # it is the same for any number of ranks
     return config
+
+
+def plain_window(num_threads: int) -> int:
+    """Return how many chunks are opened together unless told, where the order is that of the files."""
+    return max(_MIN_PLAIN_WINDOW, num_threads)
 
 
 def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int:
