@@ -1,10 +1,12 @@
 #include "chunk_map.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -67,6 +69,22 @@ size_t mapped_bytes(int fd, size_t num_bytes) {
   } catch (const std::system_error&) {
     return num_bytes;
   }
+}
+
+int64_t mtime_ns_of(const struct stat& about) {
+#if defined(__APPLE__)
+  const timespec& time = about.st_mtimespec;
+#else
+  const timespec& time = about.st_mtim;
+#endif
+  return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+bool has_changed(const char* name, const FileVersion& version) {
+  struct stat about;
+  if (version.inode < 0 || stat(name, &about) != 0) return true;
+  return static_cast<int64_t>(about.st_ino) != version.inode || mtime_ns_of(about) != version.mtime_ns ||
+         static_cast<int64_t>(about.st_size) != version.size_bytes;
 }
 
 }  // namespace
@@ -165,6 +183,19 @@ void bring_in([[maybe_unused]] int fd, [[maybe_unused]] size_t offset, [[maybe_u
   if (madvise(found, num_bytes, MADV_HUGEPAGE) == 0) madvise(found, num_bytes, kPopulateRead);
   munmap(found, num_bytes);
 #endif
+}
+
+size_t find_changed_files(const KnownFiles& known, std::span<const int64_t> files, std::span<bool> changed,
+                          int64_t patience_ns) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto patience = std::chrono::nanoseconds(patience_ns);
+  for (size_t i = 0; i < files.size(); ++i) {
+    const size_t file = static_cast<size_t>(files[i]);
+    changed[i] = has_changed(known.names + file * known.name_bytes, known.versions[file]);
+    if (Clock::now() - start > patience) return i + 1;
+  }
+  return files.size();
 }
 
 }  // namespace stoker

@@ -5,13 +5,10 @@
 
 namespace stoker {
 
-void bind_columns(nb::module_& module);
-void bind_draws(nb::module_& module);
 void bind_parquet(nb::module_& module);
 void bind_cache(nb::module_& module);
 void bind_gather(nb::module_& module);
-void bind_packing(nb::module_& module);
-void bind_permutation(nb::module_& module);
+void bind_order(nb::module_& module);
 void bind_trace_events(nb::module_& module);
 void bind_window(nb::module_& module);
 

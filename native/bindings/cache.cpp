@@ -1,12 +1,13 @@
+#include <nanobind/stl/vector.h>
+
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
-#include "../file_version.h"
-#include "../float16.h"
+#include "../chunk_map.h"
+#include "../hash.h"
 #include "../pack.h"
 #include "bindings.h"
-#include "exported_batch.h"
 
 namespace stoker {
 namespace {
@@ -34,6 +35,43 @@ class Memory {
  private:
   Py_buffer view_{};
 };
+
+// Columns of a batch of Arrow's, by the C data interface: where all of them lie, asked at once.
+//
+// Source: https://arrow.apache.org/docs/format/CDataInterface.html.
+struct ArrowArray {
+  int64_t length, null_count, offset, num_buffers, num_children;
+  const void** buffers;
+  ArrowArray** children;
+};
+
+// Holds the memory of a batch.
+class ExportedBatch {
+ public:
+  explicit ExportedBatch(nb::capsule array)
+      : array_(std::move(array)), batch_(static_cast<const ArrowArray*>(array_.data("arrow_array"))) {}
+
+  size_t num_rows() const { return static_cast<size_t>(batch_->length); }
+  size_t num_columns() const { return static_cast<size_t>(batch_->num_children); }
+  const ArrowArray& column(size_t i) const {
+    if (i >= num_columns()) throw std::out_of_range("the batch has no such column");
+    return *batch_->children[i];
+  }
+
+  // Returns where the numbers of a column begin, of so many bytes each.
+  const std::byte* numbers(size_t i, size_t item_bytes) const {
+    if (column(i).num_buffers != 2 || column(i).length < batch_->length || batch_->offset)
+      throw std::out_of_range("the batch has no such column of numbers");
+    return static_cast<const std::byte*>(column(i).buffers[1]) + static_cast<size_t>(column(i).offset) * item_bytes;
+  }
+
+ private:
+  nb::capsule array_;
+  const ArrowArray* batch_;
+};
+
+// Of fewer bytes it takes longer to get the interpreter's lock back than to hash them.
+constexpr size_t kFewBytes = 64 << 10;
 
 // A packer of records, with the arrays that it packs.
 struct HeldRecordPacker {
@@ -126,6 +164,33 @@ void find_changed(const Matrix<const uint8_t>& names, const Matrix<const int64_t
 }  // namespace
 
 void bind_cache(nb::module_& module) {
+  module.def(
+      "hash_strings",
+      [](const Array<const uint8_t>& data, const Array<const int64_t>& offsets, uint64_t num_buckets,
+         const Array<int64_t>& out) {
+        if (offsets.size() != out.size() + 1 || !num_buckets)
+          throw std::invalid_argument("there must be an offset more than strings, and a bucket at least");
+        bool is_done;
+        if (data.size() < kFewBytes) {
+          is_done = hash_strings(data, offsets, num_buckets, out);
+        } else {
+          nb::gil_scoped_release without_lock;
+          is_done = hash_strings(data, offsets, num_buckets, out);
+        }
+        if (!is_done) throw std::out_of_range("a string lies outside of its data");
+      },
+      nb::arg("data"), nb::arg("offsets"), nb::arg("num_buckets"), nb::arg("out"),
+      "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
+  nb::class_<ExportedBatch>(module, "ExportedBatch", "A batch that Arrow exported by the C data interface.")
+      .def(nb::init<nb::capsule>(), nb::arg("array"))
+      .def("with_nulls",
+           [](const ExportedBatch& self, const Array<const int64_t>& columns) {
+             std::vector<size_t> found;  // places among the columns that were asked for
+             for (size_t i = 0; i < columns.size(); ++i)
+               if (self.column(static_cast<size_t>(columns.data()[i])).null_count) found.push_back(i);
+             return found;
+           },
+           nb::arg("columns"), "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
   nb::class_<HeldRecordPacker>(module, "RecordPacker",
                                "Packs the fixed-width fields of samples into records, from wherever they lie.")
       .def(nb::init<size_t>(), nb::arg("record_bytes"))

@@ -1,10 +1,11 @@
-// Windows and what was found in them as Python holds them. Whoever gathers without Python keeps the window itself.
+// Windows, their order and what was found in them as Python holds them. Whoever gathers without Python keeps the window itself.
 #pragma once
 
 #include <memory>
 #include <stdexcept>
 
 #include "../gather.h"
+#include "../order.h"
 #include "arrays.h"
 
 namespace stoker {
@@ -15,6 +16,12 @@ void let_go(Held held) {
   nb::gil_scoped_release without_lock;
   const Held gone = std::move(held);
 }
+
+// The order of a window, with the arrays that it points into.
+struct BoundWindowOrder : WindowOrder {
+  Array<const int64_t> slot_start_array, shift_array;
+  Array<const int32_t> guide_array;
+};
 
 struct BoundWindow {
   std::shared_ptr<const Window> window;  // none once it is closed

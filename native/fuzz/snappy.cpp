@@ -1,4 +1,4 @@
-#include "parquet/snappy.h"
+#include "parquet/codecs.h"
 
 #include "input.h"
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 namespace stoker::parquet {
@@ -105,11 +106,12 @@ class ThriftReader {
     else if (type == kBinary)
       binary();
     else if (type != kTrue && type != kFalse)
-      skip_nested(type);
+      skip_nested(type, 0);
   }
 
  private:
-  void skip_nested(uint8_t type);
+  void skip_nested(uint8_t type, int depth);
+  void skip_elements(uint64_t count, std::initializer_list<uint8_t> types, int depth);
 
   uint8_t next_byte() {
     if (at_ < bytes_.size()) return bytes_[at_++];

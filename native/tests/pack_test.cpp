@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "float16.h"
 
 using stoker::Column;
 using stoker::move_of;

@@ -7,7 +7,7 @@
 #include "parquet/decode.h"
 #include "parquet/footer.h"
 #include "parquet/levels.h"
-#include "parquet/snappy.h"
+#include "parquet/codecs.h"
 #include "parquet/thrift.h"
 #include "parquet/values.h"
 

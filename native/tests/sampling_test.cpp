@@ -4,10 +4,9 @@
 #include <numeric>
 
 #include "check.h"
-#include "draws.h"
+#include "order.h"
 #include "packing.h"
 #include "permutation.h"
-#include "window_order.h"
 
 namespace {
 

@@ -7,27 +7,6 @@ import numpy.typing
 from typing_extensions import CapsuleType
 
 
-def hash_strings(data: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64], num_buckets: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
-    """Write the bucket of each string: its XXH3 modulo `num_buckets`."""
-
-class ExportedBatch:
-    """A batch that Arrow exported by the C data interface."""
-
-    def __init__(self, array: CapsuleType) -> None: ...
-
-    def with_nulls(self, columns: numpy.typing.NDArray[numpy.int64]) -> list[int]:
-        """
-        Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.
-        """
-
-class Draws:
-    """The draws of one epoch by integer weights, chunk by chunk."""
-
-    def __init__(self, cumulated: numpy.typing.NDArray[numpy.int64], chunk_starts: numpy.typing.NDArray[numpy.int64], chunk_draws: numpy.typing.NDArray[numpy.int64], shift: int, key: int) -> None: ...
-
-    def rows(self, chunk: numpy.typing.NDArray[numpy.int64], draw: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.int64]) -> None:
-        """Write the row of its chunk that each draw takes. Shape [B] each."""
-
 class Column:
     """What the decoder of pages is to know of a column."""
 
@@ -124,6 +103,19 @@ def read_footer(content: numpy.typing.NDArray[numpy.uint8], groups: numpy.typing
     """
     Fill in what a footer says of its row groups and column chunks; False where it is corrupt.
     """
+
+def hash_strings(data: numpy.typing.NDArray[numpy.uint8], offsets: numpy.typing.NDArray[numpy.int64], num_buckets: int, out: numpy.typing.NDArray[numpy.int64]) -> None:
+    """Write the bucket of each string: its XXH3 modulo `num_buckets`."""
+
+class ExportedBatch:
+    """A batch that Arrow exported by the C data interface."""
+
+    def __init__(self, array: CapsuleType) -> None: ...
+
+    def with_nulls(self, columns: numpy.typing.NDArray[numpy.int64]) -> list[int]:
+        """
+        Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.
+        """
 
 class RecordPacker:
     """
@@ -297,6 +289,14 @@ class WindowOrder:
         """
         Write the same for consecutive positions from `first` on, as many as there is room for.
         """
+
+class Draws:
+    """The draws of one epoch by integer weights, chunk by chunk."""
+
+    def __init__(self, cumulated: numpy.typing.NDArray[numpy.int64], chunk_starts: numpy.typing.NDArray[numpy.int64], chunk_draws: numpy.typing.NDArray[numpy.int64], shift: int, key: int) -> None: ...
+
+    def rows(self, chunk: numpy.typing.NDArray[numpy.int64], draw: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.int64]) -> None:
+        """Write the row of its chunk that each draw takes. Shape [B] each."""
 
 class TraceScanner:
     """Reads trace events, a row of integers each."""

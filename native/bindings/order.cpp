@@ -1,7 +1,8 @@
-#include "../permutation.h"
+#include "../order.h"
 
+#include "../permutation.h"
 #include "bindings.h"
-#include "window_order.h"
+#include "window.h"
 
 namespace stoker {
 namespace {
@@ -51,9 +52,34 @@ void bind_window_order(nb::module_& module) {
           "Write the same for consecutive positions from `first` on, as many as there is room for.");
 }
 
+struct BoundDraws : Draws {
+  Array<const int64_t> cumulated_array, chunk_start_array, chunk_draw_array;
+};
+
+void bind_draws(nb::module_& module) {
+  using Input = Array<const int64_t>;
+  nb::class_<BoundDraws>(module, "Draws", "The draws of one epoch by integer weights, chunk by chunk.")
+      .def(
+          "__init__",
+          [](BoundDraws* self, Input& cumulated, Input& chunk_starts, Input& chunk_draws, int64_t shift, uint64_t key) {
+            auto* draws = new (self) BoundDraws{{cumulated, chunk_starts, chunk_draws, shift, key}, {}, {}, {}};
+            draws->cumulated_array = std::move(cumulated);
+            draws->chunk_start_array = std::move(chunk_starts);
+            draws->chunk_draw_array = std::move(chunk_draws);
+          },
+          nb::arg("cumulated"), nb::arg("chunk_starts"), nb::arg("chunk_draws"), nb::arg("shift"), nb::arg("key"))
+      .def(
+          "rows",
+          [](const BoundDraws& draws, const Input& chunk, const Input& draw, const Array<int64_t>& out) {
+            draws.rows(chunk, draw, out);
+          },
+          nb::arg("chunk"), nb::arg("draw"), nb::arg("out"), WithoutLock{},
+          "Write the row of its chunk that each draw takes. Shape [B] each.");
+}
+
 }  // namespace
 
-void bind_permutation(nb::module_& module) {
+void bind_order(nb::module_& module) {
   module.def(
       "permute",
       [](const Array<const int64_t>& index, int64_t start, uint64_t size, uint64_t key, const Array<int64_t>& out) {
@@ -85,6 +111,7 @@ void bind_permutation(nb::module_& module) {
       nb::arg("component"), nb::arg("num_components"), nb::arg("out"),
       "Write the places of component 0, ascending, then those of component 1, and so on.");
   bind_window_order(module);
+  bind_draws(module);
 }
 
 }  // namespace stoker
