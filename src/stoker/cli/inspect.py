@@ -20,8 +20,7 @@ from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
     from stoker.columns import ColumnAnswer
-    from stoker.plan.inspection import Inspection, MixtureInspection
-    from stoker.plan.overview import SourceOverview, Spread
+    from stoker.plan.inspection import Inspection, MixtureInspection, SourceOverview, Spread
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3

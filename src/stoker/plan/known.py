@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -52,9 +52,9 @@ class KnownSet:
             FieldError: A column cannot become a tensor, so that no loader can be made.
         """
         dataset = self.catalogue.dataset
-        if dataset.transform is None:
-            return plan_spec(self.catalogue.schema, dataset.fields, dataset.deduplicate)
-        return self.spec
+        if dataset.transform is not None:
+            return self.spec
+        return plan_spec(self.catalogue.schema, dataset.fields, dataset.deduplicate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,31 @@ class Known:
         """The data sets of a mixture by their names; one that stands alone under an empty one."""
         names = ("",) if self.mixture is None else self.mixture.names
         return dict(zip(names, self.datasets, strict=True))
+
+    def planned_spec(self) -> Spec | None:
+        """Return the one spec of all data sets; None where only a transform that never ran knows.
+
+        Raises:
+            FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs.
+            ValueError: The mixture's source field is the name of a field.
+        """
+        specs = {}
+        for name, one in self.named.items():
+            with naming(name):
+                specs[name] = one.planned_spec()
+        found = {name: spec for name, spec in specs.items() if spec is not None}
+        if len(found) < len(specs):
+            return None
+        return next(iter(found.values())) if self.mixture is None else self.mixture.check_specs(found)
+
+    def window(self, window: int | Literal["all"] | None, spec: Spec | None) -> int | None:
+        """Return how many chunks of each data set are mixed together where a loader is told this; None for all."""
+        return window_chunks(
+            window,
+            num_samples=self.num_samples,
+            record_bytes=0 if spec is None else spec.plain_bytes,
+            num_sets=len(self.datasets),
+        )
 
 
 def open_known(
@@ -112,63 +137,41 @@ def open_known(
     is_strange = cache is not None and not is_cache(cache) and cache.exists()
     if cache is not None and is_strange and (not cache.is_dir() or any(cache.iterdir())):
         Store(cache).close()  # says what is wrong with it
-    opened = []
-    for name, one in {"": dataset}.items() if isinstance(dataset, Dataset) else dataset.datasets.items():
-        with naming(name):
-            found = _open_set(
-                one,
-                cache=cache,
-                num_threads=num_threads,
-                counts_present=counts_present,
-                unit=unit,
-                on_count=on_count,
-            )
-        opened.append(found)
-    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, unit=unit)
 
-
-def _open_set(
-    dataset: Dataset,
-    *,
-    cache: Path | None,
-    num_threads: int,
-    counts_present: bool,
-    unit: SamplingUnit | None,
-    on_count: OnCount | None,
-) -> KnownSet:
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(Store(cache)) if cache is not None and is_cache(cache) else None
+    def open_set(one: Dataset, store: Store | None) -> KnownSet:
         folder = None if store is None else store.path
         rule = None if unit is None else unit.rule
-        catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
-        num_present = 0 if counts_present and cache is not None else None
-        if store is not None and counts_present:
-            num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
+        catalogue = one.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
+        keys = [*map(catalogue.key, range(len(catalogue)))] if store is not None else []
+        index = None
+        if unit is not None:
+
+            def refused() -> Int64:
+                raise ValueError(
+                    f"only the transform's result says how many {unit.told()} there are: name the cache of a loader "
+                    "that has run, which knows"
+                )
+
+            index = open_index(
+                unit,
+                catalogue,
+                folder=folder,
+                num_threads=num_threads,
+                on_progress=on_count,
+                token_counts=refused if makes_tokens(unit, one) else None,
+            )
         return KnownSet(
             catalogue=catalogue,
-            spec=None if store is None else store.spec_of(map(catalogue.key, range(len(catalogue)))),
-            num_present=num_present,
-            index=None if unit is None else _index(unit, catalogue, folder, num_threads, on_count),
+            spec=None if store is None else store.spec_of(keys),
+            num_present=None if cache is None or not counts_present else sum(map(store.has, keys)) if store else 0,
+            index=index,
         )
 
-
-def _index(
-    unit: SamplingUnit, catalogue: Catalogue, folder: Path | None, num_threads: int, on_count: OnCount | None
-) -> Index:
-    def refused() -> Int64:
-        raise ValueError(
-            f"only the transform's result says how many {unit.told()} there are: name the cache of a loader that has "
-            "run, which knows"
-        )
-
-    return open_index(
-        unit,
-        catalogue,
-        folder=folder,
-        num_threads=num_threads,
-        on_progress=on_count,
-        token_counts=refused if makes_tokens(unit, catalogue.dataset) else None,
-    )
+    opened = []
+    for name, one in {"": dataset}.items() if isinstance(dataset, Dataset) else dataset.datasets.items():
+        with naming(name), Store(cache) if cache is not None and is_cache(cache) else nullcontext() as store:
+            opened.append(open_set(one, store))
+    return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, unit=unit)
 
 
 def plan_orders(
@@ -187,48 +190,18 @@ def plan_orders(
         FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs: no loader can
             be made.
     """
-    record_bytes = 0
-    if window is None and shuffle:
-        spec = check_specs(known)
-        if spec is None:
-            raise ValueError(
-                "the default window depends on the size of a sample, which only the transform's result tells: give a "
-                "window, or the cache of a loader that has run"
-            )
-        record_bytes = spec.plain_bytes
-    elif known.mixture is not None:
-        check_specs(known)
+    needs_spec = window is None and shuffle
+    spec = known.planned_spec() if needs_spec or known.mixture is not None else None
+    if needs_spec and spec is None:
+        raise ValueError(
+            "the default window depends on the size of a sample, which only the transform's result tells: give a "
+            "window, or the cache of a loader that has run"
+        )
     return Orders(
         known,
         unit=known.unit,
         shuffle=shuffle,
         seed=seed,
-        window=window_chunks(
-            window, num_samples=known.num_samples, record_bytes=record_bytes, num_sets=len(known.datasets)
-        ),
+        window=known.window(window, spec if needs_spec else None),
         lanes=lanes,
     )
-
-
-def default_window(known: Known, spec: Spec) -> int | None:
-    """Return how many chunks of each data set are mixed together where nobody says otherwise; None for all."""
-    return window_chunks(
-        None, num_samples=known.num_samples, record_bytes=spec.plain_bytes, num_sets=len(known.datasets)
-    )
-
-
-def check_specs(known: Known) -> Spec | None:
-    """Return the one spec of all data sets; None where only a transform that never ran knows.
-
-    Raises:
-        FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs.
-        ValueError: The mixture's source field is the name of a field.
-    """
-    specs = {}
-    for name, one in known.named.items():
-        with naming(name):
-            specs[name] = one.planned_spec()
-    found = {name: spec for name, spec in specs.items() if spec is not None}
-    if len(found) < len(specs):
-        return None
-    return next(iter(found.values())) if known.mixture is None else known.mixture.check_specs(found)

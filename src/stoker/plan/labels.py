@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import naming
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
-from stoker.fields.offsets import Int64
+from stoker.fields.offsets import Int64, offsets_of
 from stoker.loader.orders import Orders
 from stoker.plan.known import Known
 from stoker.sampling.epoch import Order
@@ -28,7 +26,7 @@ from stoker.sampling.units import Units
 # Up to so many different values, each is a class of its own; beyond, they are cut into so many classes of equal size:
 # chi-square wants a few samples of each class in a batch.
 MAX_CLASSES = 64
-# Words are counted in memory while they are read.
+# Different words, which are all kept in memory.
 _MAX_WORDS = 1_000_000
 # Borders of ranges come from so many values, evenly spread.
 _SAMPLED_VALUES = 1_000_000
@@ -76,19 +74,16 @@ def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: in
         raise FieldError(
             f"column {column!r} is {told}: values that cannot be compared are no common labels", columns=[column]
         )
-    words = None if all(are_numbers.values()) else _Words(column)
-    convert = _as_floats if words is None else words.convert
-    parts = [_read_values(catalogue, convert, num_threads) for catalogue in catalogues.values()]
-    together = np.concatenate(parts)
-    classes = _classes(together if words is None else words.ranked(together))
-    ends = np.cumsum([part.size for part in parts])[:-1]
+    is_number = all(are_numbers.values())
+    parts = [_read_column(catalogue, is_number, num_threads) for catalogue in catalogues.values()]
+    together = [one for part in parts for one in part]
+    values = np.concatenate([np.empty(0), *together]) if is_number else _ranks(together, column)
+    codes, are_values = _classes(values)
+    num_classes = len(np.bincount(codes))
+    ends = np.cumsum([catalogue.num_samples.sum() for catalogue in catalogues.values()])[:-1]
     return tuple(
-        Labels(
-            codes=codes,
-            counts=np.bincount(codes, minlength=classes.counts.size).astype(np.int64),
-            are_values=classes.are_values,
-        )
-        for codes in np.split(classes.codes, ends)
+        Labels(codes=one, counts=np.bincount(one, minlength=num_classes).astype(np.int64), are_values=are_values)
+        for one in np.split(codes, ends)
     )
 
 
@@ -110,17 +105,40 @@ def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
     return catalogue
 
 
-def _read_values(
-    catalogue: Catalogue, convert: Callable[[pa.ChunkedArray], npt.NDArray[Any]], num_threads: int
-) -> npt.NDArray[Any]:
-    starts = np.concatenate([[0], np.cumsum(catalogue.num_samples)])
-    values = np.empty(int(starts[-1]), dtype=np.float64 if convert is _as_floats else np.int32)
+def _read_column(
+    catalogue: Catalogue, is_number: bool, num_threads: int
+) -> list[npt.NDArray[np.float64] | pa.DictionaryArray]:
+    """Return the values of each fragment: numbers and times as floats, NaN for null; words as a dictionary."""
+    found = [np.empty(0)] * len(catalogue)
 
     def take(j: int, table: pa.Table, _: object) -> None:
-        values[starts[j] : starts[j + 1]] = convert(table.column(0))
+        column = comparable(table.column(0))
+        if not is_number:
+            found[j] = column.cast(pa.large_binary()).combine_chunks().dictionary_encode()
+            return
+        if pa.types.is_temporal(column.type):
+            column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+        found[j] = column.cast(pa.float64(), safe=False).to_numpy()
 
     catalogue.read_every(catalogue.schema, take, num_threads=num_threads)
-    return values
+    return found
+
+
+def _ranks(parts: Sequence[pa.DictionaryArray], column: str) -> npt.NDArray[np.float64]:
+    """Return the places of words in their own order, NaN for null."""
+    unified = pa.chunked_array([one for one in parts if len(one)], pa.dictionary(pa.int32(), pa.large_binary()))
+    chunks = unified.unify_dictionaries().chunks
+    words = chunks[0].dictionary if chunks else pa.array([], pa.large_binary())
+    if len(words) > _MAX_WORDS:
+        raise FieldError(
+            f"column {column!r} has more than {_MAX_WORDS:,} different words, too many to be a label; choose a column "
+            "such as a label, a day or a country",
+            columns=[column],
+        )
+    ranks = np.full(len(words) + 1, np.nan)
+    ranks[pc.array_sort_indices(words).to_numpy()] = np.arange(len(words))
+    codes = [chunk.indices.fill_null(len(words)).to_numpy(zero_copy_only=False) for chunk in chunks]
+    return np.asarray(ranks[np.concatenate([np.empty(0, np.int32), *codes])])
 
 
 def label_quality(
@@ -154,10 +172,7 @@ def label_quality(
         return codes
 
     order = orders.order_in(epoch)
-    files, num_files = [], 0
-    for one in known.datasets:
-        files.append(one.catalogue.file_of_chunk + num_files)
-        num_files += len(one.catalogue.files)
+    first_files = np.cumsum([0, *(len(one.catalogue.files) for one in known.datasets)]).tolist()
     return quality(
         order,
         batch_size=batch_size,
@@ -167,7 +182,7 @@ def label_quality(
         ],
         epoch=epoch,
         num_batches=num_batches,
-        files=files,
+        files=[one.catalogue.file_of_chunk + first for one, first in zip(known.datasets, first_files, strict=False)],
     )
 
 
@@ -179,8 +194,7 @@ def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
         units: What the order counts, in one epoch.
         num_samples: Rows of each chunk. Shape [K].
     """
-    starts = np.concatenate([[0], np.cumsum(num_samples)])
-    codes = [np.empty(0, np.uint8)]
+    codes, starts = [np.empty(0, np.uint8)], offsets_of(num_samples)
     for chunk, num in enumerate(units.num_units.tolist()):
         if num:
             row, offsets = units.rows(np.full(num, chunk, dtype=np.int64), np.arange(num, dtype=np.int64))
@@ -190,70 +204,21 @@ def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
     return Labels(codes=found, counts=counts, are_values=labels.are_values)
 
 
-def _as_floats(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return numbers and times as floats, NaN for null."""
-    column = comparable(column)
-    if pa.types.is_temporal(column.type):
-        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
-    values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
-    return values
+def _classes(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], bool]:
+    """Return the class of each value, the last one that of null, and whether each class is one value.
 
-
-class _Words:
-    """Words as numbers in the order in which they come, -1 for null."""
-
-    def __init__(self, column: str) -> None:
-        self._column = column
-        self._mutex = threading.Lock()
-        self._number_of: dict[Any, int] = {}
-
-    def convert(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-        if not pa.types.is_dictionary(column.type):
-            column = pc.dictionary_encode(comparable(column))
-        encoded = column.unify_dictionaries()
-        if not encoded.num_chunks:
-            return np.empty(0, np.int32)
-        words = encoded.chunk(0).dictionary.to_pylist()
-        with self._mutex:
-            numbers = [self._number_of.setdefault(word, len(self._number_of)) for word in words]
-            if len(self._number_of) > _MAX_WORDS:
-                raise FieldError(
-                    f"column {self._column!r} has more than {_MAX_WORDS:,} different words, too many to be a label; "
-                    f"choose a column such as a label, a day or a country",
-                    columns=[self._column],
-                )
-        table = np.array([*numbers, -1], dtype=np.int32)
-        indices = [chunk.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-        codes: npt.NDArray[np.int32] = table[np.concatenate(indices)]
-        return codes
-
-    def ranked(self, values: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-        """Return the numbers of words in alphabetical order, NaN for null."""
-        words = sorted(self._number_of)
-        place = np.empty(len(words) + 1)
-        place[[self._number_of[word] for word in words]] = np.arange(len(words))
-        place[-1] = np.nan
-        ranks: npt.NDArray[np.float64] = place.take(values.astype(np.int64), mode="wrap")
-        return ranks
-
-
-def _classes(values: npt.NDArray[np.float64]) -> Labels:
-    """Return values as classes: one each while they are few, else ranges with as many samples each as can be."""
+    One class a value while these are few, else ranges with as many samples each as can be.
+    """
     looked_at = values[:: max(1, values.size // _SAMPLED_VALUES)]
-    borders = np.unique(looked_at[~np.isnan(looked_at)])
-    is_null = np.isnan(values)
+    looked_at = looked_at[~np.isnan(looked_at)]
+    borders, is_null = np.unique(looked_at), np.isnan(values)
     are_values = borders.size <= MAX_CLASSES and bool(np.isin(values[~is_null], borders).all())
     if not are_values:
-        borders = np.unique(np.quantile(looked_at[~np.isnan(looked_at)], np.arange(MAX_CLASSES) / MAX_CLASSES))
-    codes = np.maximum(np.searchsorted(borders, values, side="right") - 1, 0)
+        borders = np.unique(np.quantile(looked_at, np.arange(MAX_CLASSES) / MAX_CLASSES))
+    codes = np.maximum(np.searchsorted(borders, values, side="right") - 1, 0).astype(np.uint8)
     codes[is_null] = borders.size
-    counts = np.bincount(codes, minlength=borders.size + 1)
-    return Labels(
-        codes=codes.astype(np.uint8),
-        counts=counts.astype(np.int64) if counts[-1] else counts[:-1].astype(np.int64),
-        are_values=are_values,
-    )
+    return codes, are_values
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return any(check(kind) for check in (pa.types.is_primitive, pa.types.is_decimal))
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
