@@ -13,11 +13,11 @@ from typing import cast
 import numpy as np
 
 from stoker.cache.tables import find_begins
-from stoker.columns import Columns, Converter, Packable, spec_of, to_arrays
+from stoker.columns import spec_of, to_arrays
 from stoker.dataset.catalogue import Catalogue
 from stoker.fields.compact import MisfitError, narrow, plan_compact, widen
 from stoker.fields.offsets import Bools
-from stoker.fields.spec import Array, Entry, Ragged, Spec
+from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.loader.orders import window_chunks
 
 BATCH_SIZE = 4096
@@ -34,8 +34,8 @@ _MIN_NARROWER = 0.01
 _HEADROOM = 2
 
 
-def _look_at(catalogue: Catalogue) -> Iterator[tuple[Columns, Spec, int, str]]:
-    """Yield what the first rows of some fragments become: columns, what a sample is, how many rows, and where they lie.
+def _look_at(catalogue: Catalogue) -> Iterator[tuple[Arrays, Spec, int]]:
+    """Yield what the first rows of some fragments become: arrays, what a sample is, and how many rows.
 
     Raises:
         StokerError: A fragment cannot be read, transformed, or become tensors.
@@ -48,7 +48,8 @@ def _look_at(catalogue: Catalogue) -> Iterator[tuple[Columns, Spec, int, str]]:
             table = next(table for j, table in tables if j == i).slice(0, -(-_MAX_ROWS // len(chosen)))
         columns = table if dataset.transform is None else dataset.transform(table)
         where = str(catalogue.fragments[i])
-        yield columns, spec_of(columns, dataset.fields, where=where), table.num_rows, where
+        arrays = to_arrays(columns, dataset.fields, where=where)
+        yield arrays, spec_of(columns, dataset.fields, where=where), table.num_rows
 
 
 # ---------------------------------------------------------------------- what neighbours share
@@ -122,15 +123,13 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
     """
     changes: dict[str, list[Bools]] = {}
     sizes: dict[str, float] = {}
-    num_rows = 0
-    spec = Spec(())
-    converter = Converter(catalogue.dataset.fields)
-    for columns, spec, num, where in _look_at(catalogue):
-        arrays = converter.convert(columns, where=where)
+    num_rows, spec = 0, Spec(())
+    for arrays, spec, num in _look_at(catalogue):
         num_rows += num
         for entry in spec:
             changes.setdefault(entry.name, []).append(find_begins([arrays[entry.name]], num_rows=num))
-            sizes[entry.name] = sizes.get(entry.name, 0) + _num_bytes(entry, arrays, num)
+            num_bytes = _num_offsets(arrays[entry.name]) * 8 + len(_values(arrays[entry.name])) * entry.value_bytes
+            sizes[entry.name] = sizes.get(entry.name, 0) + num_bytes
     begins = {name: np.concatenate(parts) for name, parts in changes.items()}
     means = {name: size / max(num_rows, 1) for name, size in sizes.items()}
     filled = catalogue.num_samples[catalogue.num_samples > 0]
@@ -143,16 +142,14 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
     )
 
 
-def _num_bytes(entry: Entry, arrays: Packable, num_rows: int) -> int:
-    field = arrays[entry.name]
-    if not isinstance(field, Ragged):
-        return entry.value_bytes * num_rows
-    total = 8 * num_rows
-    inner: Array | Ragged = field.values
-    while isinstance(inner, Ragged):
-        total += 8 * (len(inner.offsets) - 1)
-        inner = cast("Array | Ragged", inner.values)
-    return total + entry.value_bytes * len(inner)
+def _values(field: Array | Ragged) -> Array:
+    """Return the innermost values of a field."""
+    return _values(cast("Array | Ragged", field.values)) if isinstance(field, Ragged) else field
+
+
+def _num_offsets(field: Array | Ragged) -> int:
+    """Return how many lists a field has, those inside others included."""
+    return len(field) + _num_offsets(cast("Array | Ragged", field.values)) if isinstance(field, Ragged) else 0
 
 
 def _choose(spec: Spec, begins: Mapping[str, Bools], sizes: Mapping[str, float], num_rows: int) -> list[ShareableKey]:
@@ -259,16 +256,12 @@ def find_narrowing(catalogue: Catalogue) -> NarrowingFound:
     values: dict[str, list[Array]] = {}
     entries: dict[str, Entry] = {}
     num_rows, num_bytes = 0, 0
-    for columns, spec, num, where in _look_at(catalogue):
-        arrays = to_arrays(columns, catalogue.dataset.fields, where=where)
-        for entry in spec:
-            field: Array | Ragged = arrays[entry.name]
-            num_bytes += field.nbytes
-            while isinstance(field, Ragged):
-                field = cast("Array | Ragged", field.values)
-            entries[entry.name] = entry
-            values.setdefault(entry.name, []).append(field)
+    for arrays, spec, num in _look_at(catalogue):
         num_rows += num
+        for entry in spec:
+            num_bytes += arrays[entry.name].nbytes
+            entries[entry.name] = entry
+            values.setdefault(entry.name, []).append(_values(arrays[entry.name]))
     row_bytes = num_bytes / max(1, num_rows)
     proposals = (
         _narrower(entries[name], np.concatenate(parts), num_rows)
