@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from stoker.doctor.traces import analyse, as_json, read_trace, verdict_of
 from stoker.doctor.traces.spans import union
+from stoker.doctor.traces.timeline import ARRIVES_NS
 
 END = 60
+ARRIVES = ARRIVES_NS // 1000
 KINDS = {
     "compute": ("kernel", "gemm", 0),
     "communication": ("kernel", "ncclDevKernel_AllReduce", 0),
@@ -90,7 +92,7 @@ def expected(events, low, high, begin, end):
         after = next((one for one in work if one[0] > at), None)
         is_on_its_way = after is not None and after[2] <= at and after[2] < after[0]
         if after is not None and starts_with_work and after[1] <= gap and after[1] < after[0] + (after[1] != after[2]):
-            found["queued"] += 1
+            found["queued" if at >= after[1] + ARRIVES else "launching"] += 1
             continue
         is_drained = starts_with_work and any(
             name == "synchronising" and start < gap <= start + duration for name, start, duration, *_ in merged(events)
@@ -153,7 +155,7 @@ def test_parts_add_up_and_none_is_negative(tmp_path_factory, events, steps):
 def test_the_host_is_never_blamed_for_a_gap_whose_next_work_was_launched_before_it(
     tmp_path_factory, events, start, before
 ):
-    """Whatever the host does from then on: all of the gap is one in which the device waited for a device."""
+    """Whatever the host does from then on: the device waited for the launch to arrive, and then for a device."""
     ends = [at + length for name, at, length, *_ in events if name in ON_DEVICE and length]
     fell_idle = max(ends, default=0)
     if not 1 <= fell_idle < start or start - before > fell_idle:
@@ -164,7 +166,10 @@ def test_the_host_is_never_blamed_for_a_gap_whose_next_work_was_launched_before_
         [fell_idle, start - fell_idle],  # the second step is the gap
     )
     times = result.ranks[0].all_steps[1].times
-    assert times.queued == times.idle == times.wall == 1000 * (start - fell_idle)
+    arriving = min(start, max(fell_idle, start - before + ARRIVES)) - fell_idle
+    assert times.launching == 1000 * arriving
+    assert times.queued == times.idle - times.launching
+    assert times.idle == times.wall == 1000 * (start - fell_idle)
 
 
 @given(events=EVENTS, steps=STEPS, shift=st.integers(-(10**9), 10**12))

@@ -5,8 +5,8 @@
                               └ the gap that B ends ┘
 
 A gap ends when its next work begins, and when that was launched decides whom to ask. Launched before the gap began: not
-the host, which had done its part; the device waited for another stream, an event or a collective. Launched later: the
-host, by what its threads did in the gap until they launched.
+the host, which had done its part; once the launch has had the time to arrive, the device waits for another stream, an
+event or a collective. Launched later: the host, by what its threads did in the gap until they launched.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from stoker.fields.offsets import Int64
 
 Mask = npt.NDArray[np.bool_]
 
+# Work begins 5 to 10 µs after the call that launched it has returned, on a device that has nothing else to do. A loop
+# that is all launches is never further ahead than this: its gaps are launches on their way, and nothing is queued.
+ARRIVES_NS = 10_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledStep:
-    """A step that was profiled.
-
-    Attributes:
-        number: The N of "ProfilerStep#N".
-        start: Nanoseconds.
-        stop: Nanoseconds.
-    """
+    """A step that was profiled: the N of "ProfilerStep#N", and when, in nanoseconds."""
 
     number: int
     start: int
@@ -96,31 +94,33 @@ def host_of(trace: ProfilerTrace) -> HostWork:
     """Find the launching threads, and what they did."""
     on_host, on_device = trace.host, trace.device
     says, device_says = _flags(trace, on_host), _flags(trace, on_device)
-    is_runtime = on_host.kind == EventKind.RUNTIME
     is_pageable = (device_says & Is.PAGEABLE) != 0
     call = _calls(on_host, on_device, (says & Is.COPY_CALL) != 0, is_pageable)
     known = call >= 0
-    launches = np.zeros(len(on_host), bool)
-    launches[call[known]] = True
-    main = _main_track(trace, says, launches)
-    mine = on_host.track == main
-    threads = np.unique(on_host.track[launches])
-    launching = mine | np.isin(on_host.track, threads)
-    copies = np.zeros(len(on_host), bool)
-    copies[call[known & is_pageable]] = True
-    fetches = np.zeros(len(on_host), bool)
-    fetches[call[known & ((device_says & Is.TO_HOST) != 0)]] = True
+
+    def calls_of(chosen: Mask) -> Mask:
+        """Return which host events launched some of the device's."""
+        found = np.zeros(len(on_host), bool)
+        found[call[known & chosen]] = True
+        return found
 
     def when(chosen: Mask) -> Intervals:
         return union(on_host.start[chosen], on_host.stop[chosen])
 
+    launches = calls_of(known)
+    main = _main_track(trace, says, launches)
+    mine = on_host.track == main
+    launching = mine | np.isin(on_host.track, np.unique(on_host.track[launches]))
+    copies, fetches = calls_of(is_pageable), calls_of((device_says & Is.TO_HOST) != 0)
+    is_call = on_host.kind == EventKind.RUNTIME
+    is_operator = (on_host.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0)
     return HostWork(
         collating=when(mine & ((says & Is.COLLATE) != 0)),
         waiting=when(mine & ((says & Is.DATA_WAIT) != 0)),
         copying=when(mine & copies),
         others_copying=when(launching & ~mine & copies),
         syncing=when(launching & (((says & Is.SYNC) != 0) | fetches & ((says & Is.COPY_CALL) != 0))),
-        launching=when(launching & (is_runtime | (on_host.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0))),
+        launching=when(launching & (is_call | is_operator)),
         steps=_steps(trace, on_host.where(mine & ((says & Is.STEP) != 0))),
         main_track=main,
         launch_begins=np.where(known, on_host.start[call] if len(on_host) else 0, on_device.start),
@@ -132,10 +132,9 @@ def host_of(trace: ProfilerTrace) -> HostWork:
 def devices_of(trace: ProfilerTrace, host: HostWork) -> tuple[Device, ...]:
     """Return the devices that did anything, in the order in which the file has them."""
     events = trace.device
-    if not len(events):
-        return ()
-    names = np.array([device_name(trace, index) for index in range(len(trace.tracks))], object)[events.track]
-    begin, end = trace.span
+    # Some profilers give computation and communication of one device as two processes.
+    of_track = ["" if track.process.strip().lower() in ONE_DEVICE else str(track.pid) for track in trace.tracks]
+    names = np.array(of_track, object)[events.track] if len(events) else np.empty(0, object)
     found = []
     for name in dict.fromkeys(names.tolist()):
         mine = np.flatnonzero((names == name) & (events.stop > events.start))
@@ -151,56 +150,39 @@ def devices_of(trace: ProfilerTrace, host: HostWork) -> tuple[Device, ...]:
                 communication=communication,
                 overlap=compute & communication,
                 busy=union(here.start, here.stop),
-                idle=explain_gaps(
-                    here.start,
-                    here.stop,
-                    host.launch_begins[mine],
-                    host.launch_ends[mine],
-                    host,
-                    begin=begin,
-                    end=end,
-                ),
+                idle=_explain_gaps(trace, mine, host),
             )
         )
     return tuple(found)
 
 
-def device_name(trace: ProfilerTrace, track: int) -> str:
-    """Return which device a track belongs to."""
-    found = trace.tracks[track]
-    return "" if found.process.strip().lower() in ONE_DEVICE else str(found.pid)
-
-
-def explain_gaps(
-    start: Int64, stop: Int64, launch_begins: Int64, launch_ends: Int64, host: HostWork, *, begin: int, end: int
-) -> dict[str, Intervals]:
+def _explain_gaps(trace: ProfilerTrace, mine: Int64, host: HostWork) -> dict[str, Intervals]:
     """Return all time in which a device had no work, by reason.
 
     Args:
-        start: When each piece of work began. In any order. [N].
-        stop: When it ended. [N].
-        launch_begins: When the call that launched it began; its own start where that is not known. [N].
-        launch_ends: When that call returned. [N].
+        trace: Where it begins, nothing is queued; by its end, nothing is known to be launched.
+        mine: Numbers of the device's events.
         host: What the host did.
-        begin: When the trace begins: there, nothing is queued.
-        end: When it ends: by then, nothing is known to be launched.
 
     Returns:
         "queued", "collating", "copying_pageable", "waiting_for_data", "synchronising", "launching" and "unattributed".
     """
+    begin, end = trace.span
+    start, stop, returned = trace.device.start[mine], trace.device.stop[mine], host.launch_ends[mine]
     # Of work that begins at the same time, the one that was launched first ends the gap.
-    order = np.lexsort((launch_ends, start))
+    order = np.lexsort((returned, start))
     gap_starts = np.concatenate([[begin - 1], np.maximum.accumulate(stop[order])])
     gap_stops = np.append(start[order], end)
-    begun, returned = np.append(launch_begins[order], end), np.append(launch_ends[order], end)
-    is_queued = returned <= gap_starts
-    is_queued[-1] = False  # what would come after the end
+    begun, returned = np.append(host.launch_begins[mine][order], end), np.append(returned[order], end)
+    is_launched = returned <= gap_starts
+    is_launched[-1] = False  # what would come after the end
+    arrived = np.minimum(np.where(is_launched, returned + ARRIVES_NS, gap_stops), gap_stops)
 
     def gaps(chosen: Mask) -> Intervals:
         return union(gap_starts[chosen], gap_stops[chosen])
 
     # Work that is launched and has not begun: the last part of launching it.
-    on_its_way = union(np.maximum(begun, gap_starts)[~is_queued], gap_stops[~is_queued])
+    on_its_way = union(np.maximum(begun, gap_starts)[~is_launched], gap_stops[~is_launched])
     # A wait for the device during which it ran out of work made the gap; one that began in a gap has nothing to wait
     # for, and is a call like others.
     is_drained = host.syncing.hold(gap_starts, start=False, stop=True)
@@ -211,16 +193,22 @@ def explain_gaps(
         ("waiting_for_data", host.waiting),
         ("copying_pageable", host.others_copying),
     )
-    found = {"queued": gaps(is_queued)}
+    found = {
+        "queued": union(np.maximum(gap_starts, arrived)[is_launched], gap_stops[is_launched]),
+        "launching": union(gap_starts[is_launched], arrived[is_launched]),
+    }
+
+    def add(name: str, when: Intervals) -> None:
+        found[name] = found[name] | when if name in found else when
+
     for rest, last, cause in (
-        (gaps(~is_queued & is_drained), "synchronising", host.syncing | host.launching | on_its_way),
-        (gaps(~is_queued & ~is_drained), "launching", host.launching | on_its_way),
+        (gaps(~is_launched & is_drained), "synchronising", host.syncing | host.launching | on_its_way),
+        (gaps(~is_launched & ~is_drained), "launching", host.launching | on_its_way),
     ):
         for name, when in (*explained, (last, cause)):
-            taken = rest & when
-            found[name] = found[name] | taken if name in found else taken
+            add(name, rest & when)
             rest -= when
-        found["unattributed"] = found.get("unattributed", rest) | rest
+        add("unattributed", rest)
     return found
 
 

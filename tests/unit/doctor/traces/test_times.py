@@ -140,6 +140,17 @@ def test_the_host_is_not_to_blame_for_a_gap_whose_next_work_was_launched_before_
     assert found["step_without_data_wait_us"][1] == 100  # nothing to gain
 
 
+def test_a_launch_that_returned_a_moment_before_the_gap_is_on_its_way_and_not_queued(tmp_path):
+    """A loop that is all launches is a few microseconds ahead of its device, and never more."""
+    made = Made().step(0, 0, 1000)
+    for at in range(0, 1000, 20):
+        made.host("aten::mm", at, at + 15).launched("cudaLaunchKernel", at + 8, at + 17, at + 26, length=2)
+    times = made.times(tmp_path)
+    assert "queued" not in times
+    assert times["launching"] == times["idle"] > 500
+    assert "while the host is busy launching work" in as_json(made.analyse(tmp_path))["verdict"]
+
+
 def test_a_pageable_copy_without_a_correlation_belongs_to_the_call_it_began_in(tmp_path):
     made = Made().step(0, 0, 100).call("cudaMemcpyAsync", 10, 50).copy(45, 55)
     assert made.times(tmp_path)["copying_pageable"] == 35
