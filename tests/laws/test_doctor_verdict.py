@@ -206,6 +206,21 @@ def test_a_stage_that_would_starve_the_step_by_itself_is_named_behind_the_first(
     assert "hides the transform behind it" in verdict.sentence
 
 
+def test_a_stage_that_gives_many_times_as_much_alone_is_no_cause():
+    alone = tuple(StageResult(key=key, supply_s=3e7) for key in ("fetch", "decode", "convert"))
+    verdict = DoctorResult(starved(stages=alone)).verdict
+    assert verdict.stages == (UNKNOWN,)
+    assert verdict.sure == "a guess"
+    assert "The data path (no stage of it has a figure that explains why) starves the step" in verdict.sentence
+    assert not [bound for bound in verdict.bounds if bound.key == "network"]
+
+
+def test_a_network_is_full_only_where_it_carries_about_what_it_can():
+    idle = numbers({SOURCE: 40_000, RAM: 1e6, SUPPLY: 40_000, TENSORS: 9e5})
+    assert "network is full" not in DoctorResult(idle).verdict.sentence
+    assert "network is full" in DoctorResult(starved()).verdict.sentence
+
+
 def test_batches_that_are_too_small_are_named_where_larger_ones_give_more():
     verdict = DoctorResult(numbers({TENSORS: 1e5, RAM: 1e6, SUPPLY: 1e5, LARGER: 3e5}, stages=())).verdict
     assert verdict.stages == ("batch",)

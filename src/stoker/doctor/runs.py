@@ -25,9 +25,8 @@ _FIRST = 6
 _NUM_PIECES = 5
 # Units that a rate of building is made of, at least; of fewer it is off by so much.
 _MIN_BUILT, _ROUGH = 6, 0.3
-# A loop that waited less than this was not limited by its batches: where it has seen so many windows, or as much was
-# built as it took.
-_HARDLY, _MANY_WINDOWS, _AS_MUCH = 0.05, 8, 0.9
+# A loop that waited less than this, in so many windows, was not limited by its batches.
+_HARDLY, _MANY_WINDOWS = 0.05, 8
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
 # A run goes on for so many times its seconds where it has not come to as many samples as it should.
@@ -175,17 +174,18 @@ def run_cold(
     num_builders = max(1, sum(any(span.stop_ns / 1e9 > late for span in track) for track in tracks))
     wall_s = max(1e-9, (taken.begun[-1] - taken.asked[0]) * max(1, len(tracks)))
     run = replace(run, build_share=busy_s / wall_s, num_builders=num_builders)
-    is_fed = run.stall < _HARDLY
-    if is_fed and sum(taken.sizes) >= _MANY_WINDOWS * window_samples:
+    if run.stall < _HARDLY and sum(taken.sizes) >= _MANY_WINDOWS * window_samples:
         return run
     built = _built(itertools.chain.from_iterable(tracks), sampled)
-    rates = built_rate(
-        built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples
-    ) or rough_rate(built)
-    # Some windows lay ready when the run began: a loop that has seen no more tells what its step took.
-    if rates is None or (is_fed and rates[0] >= _AS_MUCH * run.rate_s):
+    most = rough_rate(built, num_builders)
+    # Some windows lay ready when the run began: a loop that has seen no more tells what its step took, unless less can
+    # be built.
+    if most is None or (run.stall < _HARDLY and most[0] >= run.rate_s):
         return run
-    whole, low, high = rates
+    whole, low, high = (
+        built_rate(built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples)
+        or most
+    )
     return replace(run, rate_s=whole, low=min(low, whole), high=max(high, whole))
 
 
@@ -256,13 +256,13 @@ def built_rate(
     return (num_built - num_ahead) / seconds, float(rates.min()), float(rates.max())
 
 
-def rough_rate(built: Sequence[tuple[float, float, int]]) -> tuple[float, float, float] | None:
-    """Return about what a run gave of which only a few units were built; None of none."""
-    num = sum(size for *_, size in built)
-    seconds = max((stop for _, stop, _ in built), default=0.0) - min((start for start, *_ in built), default=0.0)
-    if not num or seconds <= 0:
+def rough_rate(built: Sequence[tuple[float, float, int]], num_builders: int) -> tuple[float, float, float] | None:
+    """Return about what so many threads build, of what a few units took; None of none."""
+    num, busy_s = sum(size for *_, size in built), sum(stop - start for start, stop, _ in built)
+    if not num or busy_s <= 0:
         return None
-    return num / seconds, (1 - _ROUGH) * num / seconds, (1 + _ROUGH) * num / seconds
+    rate_s = num_builders * num / busy_s
+    return rate_s, (1 - _ROUGH) * rate_s, (1 + _ROUGH) * rate_s
 
 
 class Feeder:

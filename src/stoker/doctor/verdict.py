@@ -62,6 +62,8 @@ _MOSTLY = 0.5
 _IDLE, _EVEN = 0.6, 0.6
 # A stage in which less than this of one thread is at work cannot be what a path spends its time on.
 _AT_WORK = 0.15
+# A stage that gives so many times as much alone as came is not what limits.
+_FAR_MORE = 5.0
 # Of a core or of the lock: in use for this share, it is what limits. Others who take more of the cores are what lacks.
 _IN_USE, _HELD, _TAKEN = 0.8, 0.6, 0.5
 # A network that carries this share of its best is full.
@@ -270,13 +272,13 @@ def cause_of(numbers: Measurements, path: PathResult) -> str:
     if is_waiting and building:
         if path.build_share < 1 - _IDLE and numbers.data.evenness < _EVEN:
             return "skew"
-        return _at_work(path, building)
+        return _at_work(numbers, path, building)
     if is_waiting:
         return "open"
     fixed = _fixed_share(numbers, path)
     if fixed is not None and fixed[0] > 0.5:
         return "batch"
-    return _at_work(path, {key: times.get(key, 0.0) for key in ("gather", "augment", "copy")})
+    return _at_work(numbers, path, {key: times.get(key, 0.0) for key in ("gather", "augment", "copy")})
 
 
 def causes_of(numbers: Measurements, today: PathResult, demand_s: float | None) -> tuple[str, ...]:
@@ -290,10 +292,16 @@ def causes_of(numbers: Measurements, today: PathResult, demand_s: float | None) 
     return (first, *(one.key for one in sorted(behind, key=lambda one: one.supply_s)[:1]))
 
 
-def _at_work(path: PathResult, times: Mapping[str, float]) -> str:
-    """Return the stage with most threads in it; UNKNOWN where hardly any is in any."""
-    key = max(times, key=lambda key: times[key])
-    return key if times[key] * path.rate.samples_s >= _AT_WORK else UNKNOWN
+def _at_work(numbers: Measurements, path: PathResult, times: Mapping[str, float]) -> str:
+    """Return the stage with most threads in it; UNKNOWN where hardly any is in any, or all of them could give far more.
+
+    A thread's time in a stage holds what it waited for a core: what gives many times as much alone is no cause.
+    """
+    rate_s = path.rate.samples_s
+    could = {stage.key: stage.supply_s for stage in numbers.stages}
+    limits = {key: spent for key, spent in times.items() if could.get(key, 0.0) <= _FAR_MORE * rate_s}
+    key = max(limits, key=lambda key: limits[key], default=UNKNOWN)
+    return key if key and limits[key] * rate_s >= _AT_WORK else UNKNOWN
 
 
 def _fixed_share(numbers: Measurements, path: PathResult) -> tuple[float, float] | None:
@@ -316,13 +324,14 @@ def _why(numbers: Measurements, today: PathResult, key: str) -> str:
     stage, is_full = numbers.stage(key), today.cores_used > _IN_USE * numbers.cores * (1 - today.others)
     if today.is_disk_bound:
         return "the disk reads no faster"
-    if key == UNKNOWN:
-        return "no stage of it has a figure that explains why"
     reason = _why_fetch(numbers, today) if key == "fetch" else ""
     if reason == "the network is full":
         return reason
     if today.others > _TAKEN and is_full:
         return "others take the cores"
+    if key == UNKNOWN:
+        is_shared = numbers.step is not None and numbers.step.cores_used > 0.5 * numbers.cores and is_full
+        return "the step takes the cores" if is_shared else "no stage of it has a figure that explains why"
     if reason:
         return reason
     if key in ("dequeue", "batch"):
@@ -340,7 +349,7 @@ def _why_fetch(numbers: Measurements, today: PathResult) -> str:
     network_s, latency_s = numbers.ceiling("network"), numbers.ceiling("latency")
     if not numbers.data.is_remote or network_s is None or latency_s is None:
         return "the disk reads no faster"
-    if today.rate.samples_s * numbers.data.source_bytes >= _FULL * network_s or numbers.path(FREE_LINK) is None:
+    if today.rate.samples_s * numbers.data.source_bytes >= _FULL * network_s:
         return "the network is full"
     # One read's time is that until its first byte, then that of its bytes over one connection.
     read_bytes = numbers.data.source_bytes * numbers.data.num_samples / max(1, numbers.data.num_chunks)

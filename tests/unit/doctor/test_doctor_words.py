@@ -135,7 +135,7 @@ BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "deco
 )
 def test_who_does_not_wait_for_another_is_what_limits(stages, build_share, evenness, limit):
     today = path("source", 1.0, stages=stages, build_share=build_share)  # so many threads are at work in each
-    known = numbers({"source": today})
+    known = numbers({"source": today}, stages=())
     known = dataclasses.replace(known, data=dataclasses.replace(known.data, evenness=evenness))
     assert cause_of(known, today) == limit
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -170,15 +169,18 @@ class ByteWindow:
         self.stop = 0
         self._on_bytes = on_bytes
         self._block_bytes = block_bytes
+        self._is_over = False
         self._file = path.open("rb")
-        try:
-            self._blocks = self._read(self._file)
-        except BaseException:
-            self._file.close()
-            raise
+        head = self._file.peek(16)
+        self._source = gzip.GzipFile(fileobj=self._file) if head.startswith(_GZIP) else self._file
+        for magic, what in _FOREIGN.items():
+            if head.startswith(magic):
+                self.close()
+                raise StokerError(f"{path} is {what}")
 
     def close(self) -> None:
         """Close the file."""
+        self._source.close()
         self._file.close()
 
     @property
@@ -186,36 +188,23 @@ class ByteWindow:
         """Whether nothing is left: here, and in the file as far as it was read."""
         return self.at >= self.stop
 
-    def _read(self, file: BufferedReader) -> Iterator[bytes]:
-        head = file.peek(16)
-        for magic, what in _FOREIGN.items():
-            if head.startswith(magic):
-                raise StokerError(f"{self.path} is {what}")
-        if not head.startswith(_GZIP):
-            return iter(lambda: file.read(self._block_bytes), b"")
-        return self._inflate(file)
-
-    def _inflate(self, file: BufferedReader) -> Iterator[bytes]:
-        with closing(gzip.GzipFile(fileobj=file)) as unpacked:
-            has_begun = False
-            while True:
-                try:
-                    block = unpacked.read1(self._block_bytes)
-                except (EOFError, OSError, zlib.error) as error:
-                    # Bytes behind a whole member are padding in some archives, damage in others: neither is data.
-                    self.is_damaged = not (isinstance(error, gzip.BadGzipFile) and "Not a gzipped" in str(error))
-                    if not has_begun:
-                        raise StokerError(f"{self.path} is damaged gzip ({error}): nothing of it can be read") from None
-                    return
-                if not block:
-                    return
-                has_begun = True
-                yield block
+    def _next(self) -> bytes:
+        try:
+            return b"" if self._is_over else self._source.read1(self._block_bytes)
+        except (EOFError, OSError, zlib.error) as error:
+            if self._source is self._file:
+                raise
+            if not self.stop:
+                raise StokerError(f"{self.path} is damaged gzip ({error}): nothing of it can be read") from None
+            # Bytes behind a whole member are padding in some archives, damage in others: neither is data.
+            self.is_damaged = not (isinstance(error, gzip.BadGzipFile) and "Not a gzipped" in str(error))
+            self._is_over = True
+            return b""
 
     def more(self) -> bool:
         """Take one more block in; False where there is none."""
-        block = next(self._blocks, None)
-        if block is None:
+        block = self._next()
+        if not block:
             return False
         if self._on_bytes is not None:
             self._on_bytes(self._file.tell(), self.size_bytes)

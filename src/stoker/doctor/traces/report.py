@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from stoker.doctor.traces.result import TraceResult
-from stoker.doctor.traces.times import RankTimes, StepTimes, Times
+from stoker.doctor.traces.times import Figures, RankTimes, StepTimes, Times
 from stoker.doctor.traces.verdict import advice_of, verdict_of, why_of
 
 _SHARES = {
@@ -31,8 +31,7 @@ def as_json(result: TraceResult) -> dict[str, object]:
     return {
         "verdict": verdict_of(result),
         "advice": advice_of(result),
-        "status": result.status,
-        **_summary(result),
+        **_figures(result),
         "num_ranks": len(result.ranks),
         "straggler": None if straggler is None else straggler.rank,
         "straggler_reason": None if straggler is None else why_of(result, straggler) or None,
@@ -43,16 +42,15 @@ def as_json(result: TraceResult) -> dict[str, object]:
 
 def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
     traces = rank.traces
-    index = result.with_device.index(rank) if rank in result.with_device else None
+    index = result.with_device.index(rank) if rank.devices else None
     return {
         "rank": rank.rank,
         "paths": [trace.path for trace in traces],
-        "status": rank.status,
         "world_size": traces[0].info.get("world_size"),
         "backend": traces[0].info.get("backend"),
-        "devices": [{"name": name, **_figures(rank.devices[device])} for device, name in rank.device_names.items()],
+        "devices": [{"name": name, **_shares(rank.devices[device])} for device, name in rank.device_names.items()],
         "wall_us": rank.wall / 1e3,
-        **_summary(rank),
+        **_figures(rank),
         "collective_wait_us": None if index is None else result.waits.waited[index] / 1e3,
         "imposed_wait_us": None if index is None else result.waits.imposed[index] / 1e3,
         "num_events": sum(trace.num_events for trace in traces),
@@ -62,9 +60,12 @@ def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
     }
 
 
-def _summary(of: TraceResult | RankTimes) -> dict[str, object]:
+def _figures(of: Figures) -> dict[str, object]:
+    (name, ns), wall = of.largest_range, of.times.wall
     return {
-        **_figures(of.times, of.largest_range),
+        "status": of.status,
+        **_shares(of.times),
+        "largest_range": {"name": name, "share": ns / wall} if name and wall else None,
         "step_us": None if of.step_ns is None else of.step_ns / 1e3,
         "step_without_data_wait_us": _bounds(of.without_wait_ns),
         "pageable_copies": of.num_pageable,
@@ -85,14 +86,12 @@ def _step(step: StepTimes, *, is_counted: bool) -> dict[str, object]:
     }
 
 
-def _figures(times: Times, largest: tuple[str, int] = ("", 0)) -> dict[str, object]:
-    name, ns = largest
+def _shares(times: Times) -> dict[str, object]:
     return {
         **{name: times.share(part) for name, part in _SHARES.items()},
         # Of communication, not of the wall time: how well it hides.
         "comm_compute_overlap_share": times.overlap / times.communication if times.communication else None,
         "time_us": _times(times),
-        "largest_range": {"name": name, "share": ns / times.wall} if name and times.wall else None,
     }
 
 
@@ -101,4 +100,4 @@ def _times(times: Times) -> dict[str, float] | None:
 
 
 def _bounds(ns: tuple[float, float] | None) -> list[float] | None:
-    return None if ns is None else [ns[0] / 1e3, ns[1] / 1e3]
+    return None if ns is None else [bound / 1e3 for bound in ns]

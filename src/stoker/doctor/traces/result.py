@@ -19,17 +19,7 @@ import numpy as np
 from stoker.doctor.traces.collectives import CollectiveWaits, compare_ranks
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind, step_number
-from stoker.doctor.traces.times import (
-    CPU_ONLY,
-    NO_EVENTS,
-    OK,
-    RankTimes,
-    Times,
-    add_tables,
-    join_cycles,
-    largest_range,
-    measure,
-)
+from stoker.doctor.traces.times import Figures, RankTimes, join_cycles, measure
 from stoker.fields.offsets import Int64
 
 # A track of a device whose launches come from one process so often belongs to it as a whole.
@@ -37,7 +27,7 @@ _MOST = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceResult:
+class TraceResult(Figures):
     """The answer about all files.
 
     Attributes:
@@ -48,57 +38,20 @@ class TraceResult:
     ranks: tuple[RankTimes, ...]
     waits: CollectiveWaits
 
+    @property
+    def parts(self) -> tuple[RankTimes, ...]:
+        """All ranks."""
+        return self.ranks
+
     @cached_property
     def with_device(self) -> tuple[RankTimes, ...]:
         """Ranks whose device did anything."""
-        return tuple(rank for rank in self.ranks if rank.status == OK)
-
-    @property
-    def status(self) -> str:
-        """The best of the ranks' answers."""
-        kinds = {rank.status for rank in self.ranks}
-        return next(status for status in (OK, CPU_ONLY, NO_EVENTS) if status in kinds)
-
-    @cached_property
-    def times(self) -> Times:
-        """Device time of all ranks added."""
-        return sum((rank.times for rank in self.with_device), Times())
-
-    @property
-    def step_ns(self) -> float | None:
-        """The slowest rank's: a job goes at its pace."""
-        return max((rank.step_ns for rank in self.ranks if rank.step_ns is not None), default=None)
-
-    @property
-    def without_wait_ns(self) -> tuple[float, float] | None:
-        """The slowest rank's bounds of a step that waits for no batch: what one rank gains, the others may need."""
-        found = [rank.without_wait_ns for rank in self.ranks if rank.without_wait_ns is not None]
-        return (max(least for least, _ in found), max(most for _, most in found)) if found else None
+        return tuple(rank for rank in self.ranks if rank.devices)
 
     @property
     def straggler(self) -> RankTimes | None:
         """The rank that makes the others wait."""
         return None if self.waits.straggler is None else self.with_device[self.waits.straggler]
-
-    @property
-    def largest_range(self) -> tuple[str, int]:
-        """Of all ranks: the range or function that most unattributed time was spent in, and that time."""
-        return largest_range(add_tables(rank.ranges for rank in self.with_device), self.times)
-
-    @property
-    def num_pageable(self) -> int:
-        """Copies from pageable memory to a device, of all ranks."""
-        return sum(rank.num_pageable for rank in self.ranks)
-
-    @property
-    def pageable_bytes(self) -> int:
-        """Their bytes, as far as the files have them."""
-        return sum(rank.pageable_bytes for rank in self.ranks)
-
-    @property
-    def host_data_wait_share(self) -> float:
-        """The largest of the ranks' shares of the time in which the main thread waited for data or collated."""
-        return max(rank.host_data_wait_share or 0.0 for rank in self.ranks)
 
     @property
     def device_word(self) -> str:
@@ -124,7 +77,7 @@ def analyse(traces: Iterable[ProfilerTrace]) -> TraceResult:
         raise ValueError("there are no traces to look at")
     in_order = sorted(zip(_number_ranks(measured), measured, strict=True), key=lambda pair: pair[0])
     ranks = tuple(replace(one, rank=number) for number, one in in_order)
-    working = [rank for rank in ranks if rank.status == OK]
+    working = [rank for rank in ranks if rank.devices]
     wall = sorted(one.wall for one in working)
     waits = compare_ranks([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
     return TraceResult(ranks=ranks, waits=waits)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,12 +16,13 @@ import numpy as np
 from stoker.doctor.traces.collectives import Collectives, collectives_of
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind, Is
-from stoker.doctor.traces.spans import Intervals, between, union
+from stoker.doctor.traces.spans import Intervals, between
 from stoker.doctor.traces.timeline import Device, HostWork, devices_of, host_of
 
 # Public runs with workers took 4 to 7 % more a step than those without workers, the wait taken away.
 _UNSURE = 0.15
 
+_BOUNDS = ("least", "most")
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
 """What kind of answer there is: a whole one, one about the host only, none."""
@@ -47,7 +49,7 @@ class Times:
         copying_pageable: Idle, while a launching thread copied from pageable memory.
         waiting_for_data: Idle, while the main thread waited for a batch.
         synchronising: Idle, for the host had waited until the device had no work left.
-        launching: Idle, while a launching thread was in an operator or a call of the runtime.
+        launching: Idle, while a launching thread was in an operator or a call of the runtime, or a launch on its way.
         queued: Idle, though the next work had been launched: the device waited for something on a device.
         unattributed: Idle, and the host was in no operator, no call, and in nothing known to be about data.
     """
@@ -83,14 +85,14 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """One profiled step.
+    """One profiled step, in nanoseconds.
 
     Attributes:
         number: Its number.
-        start: Nanoseconds.
-        length: Nanoseconds.
-        wants_data: Nanoseconds in which the main thread waited for data or collated, the device idle or not.
-        least: The least nanoseconds the step could take if no batch were ever waited for.
+        start: When it began.
+        length: What it took.
+        wants_data: Of it, when the main thread waited for data or collated, the device idle or not.
+        least: The least it could take if no batch were ever waited for.
         most: As much as it would take then.
         times: Where the devices' time went.
     """
@@ -104,8 +106,75 @@ class StepTimes:
     times: Times
 
 
+class Figures:
+    """What one rank, or all of them together, come to."""
+
+    @property
+    def parts(self) -> tuple[RankTimes, ...]:
+        """The ranks."""
+        raise NotImplementedError
+
+    @property
+    def status(self) -> str:
+        """The best of the ranks' answers: OK, CPU_ONLY or NO_EVENTS."""
+        if any(rank.devices for rank in self.parts):
+            return OK
+        return CPU_ONLY if any(rank.has_events for rank in self.parts) else NO_EVENTS
+
+    @cached_property
+    def times(self) -> Times:
+        """Where the time of all devices went."""
+        return sum((times for rank in self.parts for times in rank.devices.values()), Times())
+
+    @property
+    def step_ns(self) -> float | None:
+        """The median step of the slowest rank: a job goes at its pace."""
+        return max((median(step.length for step in rank.steps) for rank in self.parts if rank.steps), default=None)
+
+    @property
+    def without_wait_ns(self) -> tuple[float, float] | None:
+        """The least and the most a step would take that waits for no batch, of the slowest rank; None without devices.
+
+        What one rank gains, the others may need.
+        """
+        known = [rank.steps for rank in self.parts if rank.steps and rank.devices]
+        if not known:
+            return None
+        least, most = (max(median(getattr(step, name) for step in steps) for steps in known) for name in _BOUNDS)
+        return least, most
+
+    @property
+    def largest_range(self) -> tuple[str, int]:
+        """The range or function that most unattributed time was spent in, and that time; ("", 0) without any.
+
+        Of those around each other, the innermost that still has half of the time of the largest one.
+        """
+        ranges = add_tables(rank.ranges for rank in self.parts if rank.devices)
+        most = max((times.unattributed for times in ranges.values()), default=0)
+        if not most:
+            return "", 0
+        large = [name for name, times in ranges.items() if 2 * times.unattributed > most]
+        name = min(large, key=lambda name: (ranges[name].wall, -ranges[name].unattributed))
+        return name, min(ranges[name].unattributed, self.times.unattributed)
+
+    @property
+    def num_pageable(self) -> int:
+        """Copies from pageable memory to a device."""
+        return sum(rank.pageable[0] for rank in self.parts)
+
+    @property
+    def pageable_bytes(self) -> int:
+        """Their bytes, as far as the files have them."""
+        return sum(rank.pageable[1] for rank in self.parts)
+
+    @property
+    def host_data_wait_share(self) -> float | None:
+        """The largest share of a rank's time in which its main thread waited for data or collated."""
+        return max((rank.wants_data / rank.wall for rank in self.parts if rank.wall), default=None)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RankTimes:
+class RankTimes(Figures):
     """One rank, or one cycle of its profiler's schedule.
 
     Attributes:
@@ -123,9 +192,7 @@ class RankTimes:
         ranges: Names of ranges and Python functions on the main thread -> unattributed time in them, and any (`wall`).
         all_steps: Its profiled steps.
         steps: Those that are looked at.
-        num_pageable: Copies from pageable memory to a device.
-        pageable_bytes: Their bytes, as far as the file has them.
-        pageable_ns: How long the host was in the calls that made them.
+        pageable: Copies from pageable memory to a device, their bytes, and nanoseconds of the calls that made them.
     """
 
     traces: tuple[ProfilerTrace, ...]
@@ -140,53 +207,19 @@ class RankTimes:
     ranges: dict[str, Times]
     all_steps: tuple[StepTimes, ...]
     steps: tuple[StepTimes, ...]
-    num_pageable: int
-    pageable_bytes: int
-    pageable_ns: int
-
-    @cached_property
-    def times(self) -> Times:
-        """Where the time of all its devices went."""
-        return sum(self.devices.values(), Times())
+    pageable: tuple[int, int, int]
 
     @property
-    def step_ns(self) -> float | None:
-        """The median step."""
-        return median(step.length for step in self.steps) if self.steps else None
-
-    @property
-    def without_wait_ns(self) -> tuple[float, float] | None:
-        """The least and the most a step would take that waits for no batch; None without a device."""
-        if not self.steps or not self.devices:
-            return None
-        return median(step.least for step in self.steps), median(step.most for step in self.steps)
-
-    @property
-    def status(self) -> str:
-        """OK, CPU_ONLY or NO_EVENTS."""
-        if self.devices:
-            return OK
-        return CPU_ONLY if self.has_events else NO_EVENTS
-
-    @property
-    def host_data_wait_share(self) -> float | None:
-        """The share of the time in which the main thread waited for data or collated, the device idle or not."""
-        return self.wants_data / self.wall if self.wall else None
-
-    @property
-    def largest_range(self) -> tuple[str, int]:
-        """The range or function that most unattributed time was spent in, and that time; ("", 0) without any."""
-        return largest_range(self.ranges, self.times)
+    def parts(self) -> tuple[RankTimes, ...]:
+        """Itself."""
+        return (self,)
 
     @property
     def device_names(self) -> dict[str, str]:
         """What devices are called, by the name that events have."""
         listed = self.traces[0].header.get("deviceProperties")
-        names = {
-            str(entry.get("id")): str(entry.get("name", ""))
-            for entry in (listed if isinstance(listed, list) else [])
-            if isinstance(entry, dict)
-        }
+        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        names = {str(entry.get("id")): str(entry.get("name", "")) for entry in entries}
         return {device: names.get(device, device) for device in self.devices}
 
     @property
@@ -205,10 +238,9 @@ class RankTimes:
                 notes.append(f"{trace.num_without_length:,} events of devices have no duration and were left out")
             found += [(Path(trace.path).name, note) for note in notes]
         name = Path(self.traces[0].path).name
-        num_cycles = len(self.traces)
         if self.has_events and not self.all_steps:
             found.append((name, "no profiled steps (ProfilerStep#N): call `prof.step()` to have step times"))
-        elif self.all_steps and len(self.all_steps) < 3 * num_cycles:
+        elif self.all_steps and len(self.all_steps) < 3 * len(self.traces):
             found.append((name, "fewer than three profiled steps: the first and the last are counted too"))
         return found
 
@@ -218,15 +250,18 @@ def measure(trace: ProfilerTrace) -> RankTimes:
     host = host_of(trace)
     devices = devices_of(trace, host)
     wants = host.waiting | host.collating
+    windows = [between(step.start, step.stop) for step in host.steps]
     all_steps = tuple(
-        _step(step.number, between(step.start, step.stop), devices=devices, wants=wants) for step in host.steps
+        _step(step.number, window, devices, wants) for step, window in zip(host.steps, windows, strict=True)
     )
-    steps = all_steps[1:-1] if len(all_steps) > 2 else all_steps
-    window = _window(trace, steps, devices)
+    inner = slice(1, -1) if len(all_steps) > 2 else slice(None)
+    steps = all_steps[inner]
     begin, end = trace.span
+    # Without steps: what comes before the first work on a device is the program's start.
+    window = reduce(or_, windows[inner]) if steps else between(int(trace.device.start.min()) if devices else begin, end)
     main = trace.tracks[host.main_track] if host.main_track >= 0 else None
-    pageable = host.is_pageable & (trace.device.start < window.stop.max(initial=begin))
-    pageable &= trace.device.stop >= window.start.min(initial=end)
+    is_copy = host.is_pageable & (trace.device.start < window.stop.max(initial=begin))
+    is_copy &= trace.device.stop >= window.start.min(initial=end)
     return RankTimes(
         traces=(trace.without_events(),),
         process=(trace.rank, None if main is None else main.pid),
@@ -239,21 +274,21 @@ def measure(trace: ProfilerTrace) -> RankTimes:
         ranges=_ranges(trace, host, devices, window),
         all_steps=all_steps,
         steps=steps,
-        num_pageable=int(pageable.sum()),
-        pageable_bytes=int(np.maximum(trace.device.extra[pageable], 0).sum()),
-        pageable_ns=(host.copying | host.others_copying).within(window),
+        pageable=(
+            int(is_copy.sum()),
+            int(np.maximum(trace.device.extra[is_copy], 0).sum()),
+            (host.copying | host.others_copying).within(window),
+        ),
     )
 
 
 def join_cycles(cycles: Sequence[RankTimes]) -> RankTimes:
     """Return one rank of several cycles of its profiler, in the order of time."""
-    added: dict[str, Any] = {
+    joined: dict[str, Any] = {
         name: sum((getattr(cycle, name) for cycle in cycles[1:]), getattr(cycles[0], name))
-        for name in (
-            *("traces", "all_steps", "steps"),
-            *("wall", "wants_data", "num_pageable", "pageable_bytes", "pageable_ns"),
-        )
+        for name in ("traces", "all_steps", "steps", "wall", "wants_data")
     }
+    num, num_bytes, ns = (sum(values) for values in zip(*(cycle.pageable for cycle in cycles), strict=True))
     return RankTimes(
         process=cycles[0].process,
         span=(cycles[0].span[0], cycles[-1].span[1]),
@@ -261,7 +296,8 @@ def join_cycles(cycles: Sequence[RankTimes]) -> RankTimes:
         devices=add_tables(cycle.devices for cycle in cycles),
         ranges=add_tables(cycle.ranges for cycle in cycles),
         collectives={key: length for cycle in cycles for key, length in cycle.collectives.items()},
-        **added,
+        pageable=(num, num_bytes, ns),
+        **joined,
     )
 
 
@@ -274,29 +310,7 @@ def add_tables(tables: Iterable[dict[str, Times]]) -> dict[str, Times]:
     return found
 
 
-def largest_range(ranges: dict[str, Times], all_times: Times) -> tuple[str, int]:
-    """Return the range or function that most unattributed time was spent in, and that time; ("", 0) without any.
-
-    Of those around each other, the innermost that still has half of the time of the largest one.
-    """
-    most = max((times.unattributed for times in ranges.values()), default=0)
-    if not most:
-        return "", 0
-    large = [name for name, times in ranges.items() if 2 * times.unattributed > most]
-    name = min(large, key=lambda name: (ranges[name].wall, -ranges[name].unattributed))
-    return name, min(ranges[name].unattributed, all_times.unattributed)
-
-
-def _window(trace: ProfilerTrace, steps: Sequence[StepTimes], devices: tuple[Device, ...]) -> Intervals:
-    if steps:
-        begins = np.array([step.start for step in steps], np.int64)
-        return union(begins, begins + np.array([step.length for step in steps], np.int64))
-    # What comes before the first work on a device is the program's start.
-    begin, end = trace.span
-    return between(int(trace.device.start.min()) if devices else begin, end)
-
-
-def _step(number: int, window: Intervals, *, devices: tuple[Device, ...], wants: Intervals) -> StepTimes:
+def _step(number: int, window: Intervals, devices: tuple[Device, ...], wants: Intervals) -> StepTimes:
     start, stop = int(window.start[0]), int(window.stop[0])
     length, waited = stop - start, wants.within(window)
     work = [_times(device, window) for device in devices]
@@ -339,13 +353,11 @@ def _ranges(trace: ProfilerTrace, host: HostWork, devices: tuple[Device, ...], w
     mine = events.where((events.track == host.main_track) & is_named & (events.name >= 0))
     idle: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    within = window.until(mine.stop) - window.until(mine.start)
     used, inverse = np.unique(mine.name, return_inverse=True)
-    spent = np.bincount(inverse, weights=within, minlength=len(used))
+    spent = np.bincount(inverse, weights=window.until(mine.stop) - window.until(mine.start), minlength=len(used))
     for device in devices:
         rest = device.idle["unattributed"] & window
-        of_events = rest.until(mine.stop) - rest.until(mine.start)
-        of_names = np.bincount(inverse, weights=of_events, minlength=len(used))
+        of_names = np.bincount(inverse, weights=rest.until(mine.stop) - rest.until(mine.start), minlength=len(used))
         most = rest.within(window)
         for name, idle_ns, ns in zip(used.tolist(), of_names.tolist(), spent.tolist(), strict=True):
             text = trace.texts[name]

@@ -64,7 +64,7 @@ def advice_of(result: TraceResult) -> list[str]:
         else:
             found.append(_REASONS[reason][1])
     wall = sum(rank.wall for rank in result.with_device)
-    blocked = sum(rank.pageable_ns for rank in result.with_device)
+    blocked = sum(rank.pageable[2] for rank in result.with_device)
     pin = _REASONS["copying_pageable"][1]
     if wall and blocked >= _PAGEABLE * wall and pin not in found:
         found.append(f"{pin}: copies from pageable memory block the host {percent(blocked / wall)} of the time")
