@@ -20,7 +20,7 @@ import pytest
 from tests.strategies import check_samples, sample_table, write_files
 
 import stoker
-from stoker.loader.delivery import NumpyDelivery
+from stoker.loader.delivery import Delivery
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 600
@@ -150,7 +150,7 @@ def test_an_error_in_augment_reaches_its_step(folder):
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 9, 17, 18, 30])
 def test_batches_made_together_with_one_that_fails_come_before_the_error(folder, failing):
-    class Delivery(NumpyDelivery):
+    class Delivery(Delivery):
         num_prepared = 0
 
         def prepare(self, made, leaving):

@@ -75,7 +75,7 @@ def test_epochs_that_follow_each_other_are_begun_ahead_from_the_third_on(dataset
 def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(dataset, monkeypatch):
     made, handed, most = itertools.count(1), itertools.count(1), []
     num_handed = 0
-    prepare, deliver = stoker.loader.delivery.NumpyDelivery.prepare, stoker.loader.delivery.NumpyDelivery.deliver
+    prepare, deliver = stoker.loader.delivery.Delivery.prepare, stoker.loader.delivery.Delivery.deliver
 
     def prepared(self, made_now, leaving):
         most.append(next(made) - num_handed)
@@ -86,8 +86,8 @@ def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(datase
         num_handed = next(handed)
         return deliver(self, content)
 
-    monkeypatch.setattr(stoker.loader.delivery.NumpyDelivery, "prepare", prepared)
-    monkeypatch.setattr(stoker.loader.delivery.NumpyDelivery, "deliver", handed_over)
+    monkeypatch.setattr(stoker.loader.delivery.Delivery, "prepare", prepared)
+    monkeypatch.setattr(stoker.loader.delivery.Delivery, "deliver", handed_over)
     with loader_of(dataset) as loader:
         for _ in range(5):
             for _batch in loader:

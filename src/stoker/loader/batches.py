@@ -1,4 +1,4 @@
-"""The batches of steps: gathered out of open windows, those of several steps in one call where it may be; and finished.
+"""Batches of a run: the samples of steps gathered, those of several at a time where they may be; and finished.
 
 steps ─► positions ─► windows ─► gathered ─► widened ─► padding marked ─► augmented ─► prepared for where it goes
 """
@@ -13,16 +13,16 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from stoker._native import group_places
+from stoker.dataset.units.kinds import Pack
 from stoker.errors import FieldMismatchError
 from stoker.fields.compact import Compact, widen
 from stoker.fields.offsets import Int32, Int64
-from stoker.fields.spec import Arrays, Deduplicated, Ragged, Spec
+from stoker.fields.spec import Deduplicated, Ragged, Spec
 from stoker.loader.augmenting import Augmenter
 from stoker.loader.buffers import BufferPool
-from stoker.loader.delivery import DeliveryForm
+from stoker.loader.delivery import DeliveryForm, RunSettings
 from stoker.loader.gather import Together, assemble_resident
 from stoker.loader.lane import Lane, Range, UnitPart
-from stoker.loader.settings import RunSettings
 from stoker.loader.units import Made, sequences_of
 from stoker.metrics.stages import Stages, timed
 from stoker.sampling.steps import Slice, Steps
@@ -84,19 +84,14 @@ class Gatherer:
         num_ahead: int,
         leave_together: bool = False,
     ) -> None:
-        self._lanes = lanes
-        self._steps = steps
-        self._spec = spec
-        self._pool = pool
-        self._settings = settings
-        self._stages = stages
-        self._crosses = settings.delivery.copies
+        self._lanes, self._steps, self._spec, self._pool = lanes, steps, spec, pool
+        self._settings, self._stages = settings, stages
+        self._crosses, self._leave_together = settings.delivery.copies, leave_together
         self._together_bytes = TOGETHER_BYTES if num_ahead else _NOW_TOGETHER_BYTES
         if num_ahead and leave_together and self._crosses:
             self._together_bytes = _CROSSING_BYTES
         self._batch_bytes = settings.batch_bytes or self._together_bytes
         self._num_ahead = num_ahead
-        self._leave_together = leave_together
         self._num_together = 1  # the most so far
         self._is_warming = num_ahead > 0
 
@@ -115,18 +110,14 @@ class Gatherer:
 
         Blocks: until the windows of the first are open.
         """
-        settings, lanes = self._settings, self._lanes
         # Those with lists differ in size, and may be larger than they were thought to be.
         num = max(1, int(2 * self._together_bytes / self._batch_bytes))
-        slices = self._steps.slices_of(numbers[:num], settings.shard)
-        by_lane = _by_lane(slices)
-        while len(slices) > 1 and not self._are_open(by_lane):
-            slices.pop()
-            by_lane = _by_lane(slices)
+        slices = self._steps.slices_of(numbers[:num], self._settings.shard)
         try:
-            parts = []
-            for lane, ranges in by_lane:
-                parts += lanes[lane].parts(ranges)
+            by_lane = _by_lane(slices)
+            while (parts := self._parts(by_lane, waits=len(slices) == 1)) is None:
+                slices.pop()
+                by_lane = _by_lane(slices)
             start_ns = time.perf_counter_ns()
             gathered, size_bytes = self._gathered(parts, slices, by_lane)
         except FieldMismatchError:
@@ -139,31 +130,23 @@ class Gatherer:
         if self._is_warming:
             self._num_together = max(self._num_together, len(slices))
             if size_bytes <= self._together_bytes:
-                self._is_warming = self._pool.warm(self._most_bytes)
+                # What batches take at a time: those ahead and the one in use, in so many groups and a part of one.
+                num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
+                self._is_warming = self._pool.warm(num_groups * self._num_together * int(self._batch_bytes))
         return gathered
 
-    def _are_open(self, by_lane: Sequence[_LaneRanges]) -> bool:
-        lanes = self._lanes
-        return all(lanes[lane].is_open(start, stop) for lane, ranges in by_lane for start, stop in ranges)
-
-    @property
-    def _most_bytes(self) -> int:
-        """What batches take at a time: those ahead and the one in use, in so many groups and a part of one."""
-        num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
-        return num_groups * self._num_together * int(self._batch_bytes)
-
-    def _whose(self, by_lane: Sequence[_LaneRanges]) -> Int64:
-        """Return the data set of each sample, range by range. Shape [B]."""
-        found = [np.empty(0, dtype=np.int64)]
+    def _parts(self, by_lane: Sequence[_LaneRanges], *, waits: bool) -> list[UnitPart] | None:
+        """Return where samples lie; None where that is not known without waiting."""
+        found: list[UnitPart] = []
         for lane, ranges in by_lane:
-            found += [self._lanes[lane].datasets_of(start, stop) for start, stop in ranges]
-        return np.concatenate(found)
+            parts = self._lanes[lane].parts(ranges, waits=waits)
+            if parts is None:
+                return None
+            found += parts
+        return found
 
     def _gathered(
-        self,
-        parts: list[UnitPart],
-        slices: list[tuple[Slice, ...]],
-        by_lane: Sequence[_LaneRanges],
+        self, parts: list[UnitPart], slices: list[tuple[Slice, ...]], by_lane: Sequence[_LaneRanges]
     ) -> tuple[Gathered, int]:
         """Return the batches of steps, and how many bytes they have.
 
@@ -173,11 +156,13 @@ class Gatherer:
             by_lane: The same as ranges of lanes, in the order of the parts.
         """
         settings, maker, pool = self._settings, self._settings.maker, self._pool
-        sizes = [sum(piece.num_samples for piece in pieces) for pieces in slices]
-        whose = places = None
+        sizes = [sum([stop - start for _, start, stop, _ in pieces]) for pieces in slices]
+        whose: Int64 | None = None
+        places: Int64 | None = None
         if settings.num_sets > 1 or settings.source_field is not None:
             # Data set after data set, so that the windows of each are gathered from once.
-            whose = self._whose(by_lane)
+            found = [self._lanes[lane].datasets_of(*one) for lane, ranges in by_lane for one in ranges]
+            whose = np.concatenate([np.empty(0, dtype=np.int64), *found])
             parts = sorted(parts, key=lambda part: part.opened.which)
             places = np.empty_like(whose)
             group_places(whose, settings.num_sets, places)
@@ -241,16 +226,16 @@ class Finisher:
 
     Attributes:
         is_quick: Whether it takes little beside gathering: nothing is copied, and nothing of the user's is called.
+        takes_together: Whether batches that were gathered in one go may leave as one: nothing is done to one by itself.
     """
 
     def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
         delivery, config = settings.delivery, settings.config
-        is_augmented = config.augment is not None
-        self._settings = settings
-        self._stages = stages
+        self._settings, self._stages, self._delivery = settings, stages, delivery
         self._augmenter = None if config.augment is None else Augmenter(config.augment, seed=config.seed, epoch=epoch)
+        is_augmented, is_cut = config.augment is not None, config.sequence_shard is not None
         # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened = bool(compact) and not (delivery.widens and not is_augmented and config.sequence_shard is None)
+        is_widened = bool(compact) and (not delivery.widens or is_augmented or is_cut)
         self._form = DeliveryForm(
             is_augmented=is_augmented,
             sequence_shard=config.sequence_shard,
@@ -258,51 +243,41 @@ class Finisher:
             compact=compact,
             is_widened=is_widened,
         )
-        self._tells_sequences = settings.maker.tells_sequences
-        self._changes = (
-            is_widened
-            or config.marks_padding
-            or self._tells_sequences
-            or is_augmented
-            or config.sequence_shard is not None
-        )
-        self._prepare = self._copied if delivery.copies else delivery.prepare
+        self._tells_sequences = isinstance(config.unit, Pack) and config.unit.cu_seqlens
+        self._changes = is_widened or config.marks_padding or self._tells_sequences or is_augmented or is_cut
         self.is_quick = not (is_augmented or delivery.copies)
-        # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up.
+        # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up. And what
+        # says which data set each sample is of is written to each batch.
         pays = delivery.copies or not settings.prefetch
         self._prepare_together = delivery.prepare_together if pays and not self._changes else None
-
-    @property
-    def takes_together(self) -> bool:
-        """Whether batches that were gathered in one go may leave as one: nothing is done to one by itself before."""
-        # What says which data set each sample is of is written to each batch.
-        return self._prepare_together is not None and self._settings.source_field is None
+        self.takes_together = self._prepare_together is not None and settings.source_field is None
 
     def finish(self, gathered: Gathered, steps: Sequence[int]) -> Iterator[Prepared]:
         """Return batches as they are handed over."""
-        if gathered.together is not None:
-            return iter(self._finish_together(gathered.together))
-        return map(self._finish_one, gathered.made, gathered.slices, steps)
-
-    def _finish_one(self, made: Made, slices: Sequence[Slice], step: int) -> Prepared:
-        if self._changes:
-            made = self._changed(made, slices, step)
-        return Prepared(self._prepare(made, self._form), made.num_samples)
-
-    def _finish_together(self, together: Together) -> list[Prepared]:
-        assert self._prepare_together is not None
-        if self._settings.delivery.copies:
+        if (together := gathered.together) is not None:
+            assert self._prepare_together is not None
+            if not self._delivery.copies:
+                return map(Prepared, self._prepare_together(together, self._form), together.sizes)
             with self._stages.span("copy", together.assembled.size_bytes) as span:
                 span.num_calls = len(together.sizes)
-                prepared = self._prepare_together(together, self._form)
-        else:
-            prepared = self._prepare_together(together, self._form)
-        return list(map(Prepared, prepared, together.sizes))
+                return map(Prepared, self._prepare_together(together, self._form), together.sizes)
+        made: Sequence[Made] | Iterator[Made] = gathered.made
+        if self._changes:
+            made = map(self._changed, made, gathered.slices, steps)
+        return map(self._prepared, made)
+
+    def _prepared(self, made: Made) -> Prepared:
+        if not self._delivery.copies:
+            return Prepared(self._delivery.prepare(made, self._form), made.num_samples)
+        with self._stages.span("copy", made.assembled.size_bytes):
+            return Prepared(self._delivery.prepare(made, self._form), made.num_samples)
 
     def _changed(self, made: Made, slices: Sequence[Slice], step: int) -> Made:
-        settings, form = self._settings, self._form
-        arrays = _widened(made.arrays, form.compact) if form.is_widened else made.arrays
-        if settings.config.marks_padding:
+        config, arrays = self._settings.config, made.arrays
+        if self._form.is_widened:
+            compact = self._form.compact
+            arrays = {name: _wide(one, compact[name]) if name in compact else one for name, one in arrays.items()}
+        if config.marks_padding:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
         if self._tells_sequences:
@@ -310,17 +285,9 @@ class Finisher:
         if self._augmenter is not None:
             with timed(self._stages, "augment"):
                 arrays = self._augmenter(arrays, slices, step=step)
-        if settings.config.sequence_shard is not None:
-            settings.config.sequence_shard.check_batch(arrays)
+        if config.sequence_shard is not None:
+            config.sequence_shard.check_batch(arrays)
         return made._replace(arrays=arrays)
-
-    def _copied(self, made: Made, form: DeliveryForm) -> Any:
-        with self._stages.span("copy", made.assembled.size_bytes):
-            return self._settings.delivery.prepare(made, form)
-
-
-def _widened(arrays: Arrays, compact: Mapping[str, Compact]) -> Arrays:
-    return {name: _wide(array, compact[name]) if name in compact else array for name, array in arrays.items()}
 
 
 def _wide(array: Any, compact: Compact) -> Any:

@@ -163,17 +163,6 @@ class LoaderConfig:
         """Whether batches have a field that says which samples fill them up."""
         return self.remainder == "pad"
 
-    def once(self, *, expands: bool) -> Once:
-        """Return whether what samples share is gathered once for all of them.
-
-        Args:
-            expands: Whether whoever takes the batches can expand it.
-        """
-        if self.deduplicated == "unique":
-            return "always"
-        needs_each = self.augment is not None or isinstance(self.unit, NGram | Pack)
-        return "where it pays" if expands and not needs_each else "never"
-
     def global_size(self, shard: Shard) -> int:
         """Return the samples of a global batch where so many ranks share it.
 

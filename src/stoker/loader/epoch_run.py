@@ -14,12 +14,12 @@ from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
 from stoker.loader.batches import Finisher, Gatherer, Prepared
 from stoker.loader.buffers import BufferPool
+from stoker.loader.delivery import RunSettings
 from stoker.loader.fill import Filler
 from stoker.loader.lane import Lane, Subjects
 from stoker.loader.opened import OpenDatasets
 from stoker.loader.orders import Orders
 from stoker.loader.ready_queue import ReadyQueue
-from stoker.loader.settings import RunSettings
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps

@@ -1,4 +1,9 @@
-"""From places in open windows to a batch: gathered into buffers by native code, and views of these as fields."""
+"""From places in open windows to a batch: gathered into buffers by native code, and views of these as fields.
+
+parts      window 3: rows 7 1 4      window 4: rows 0 9
+records  ┆ 7 ┆ 1 ┆ 4 ┆ 0 ┆ 9 ┆       the fixed-width fields of a sample side by side
+values   ┆ 7 7 ┆ 4 4 4 ┆ 9 ┆         of lists, beside their offsets
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ _MAX_DISTINCT = 0.75
 
 
 class FoundSamples(NamedTuple):
-    """Places of samples in a window that have been found.
+    """Places of samples in a window that have been found, as `WindowPositions` finds them.
 
     Attributes:
         slot: Chunk of each, as its place in the window. Shape [b].
@@ -56,7 +61,7 @@ class Part(NamedTuple):
 
     @classmethod
     def at(cls, window: Window, slot: Int64, row: Int64, table: int = 0) -> Part:
-        """Return samples at places that have been found; see `slot` and `row`."""
+        """Return samples at places that have been found; see `FoundSamples`."""
         return cls(window, FoundSamples(slot, row), table)
 
     @property
@@ -78,15 +83,14 @@ class Part(NamedTuple):
             return self.window, self.table, where.tables, start, stop - start
         return self.window, self.table, where.slot, where.row
 
-    @property
-    def expected_bytes(self) -> float:
-        """What their lists will probably take."""
-        return self.window.expected_bytes[self.table] * self.where.num
-
 
 @dataclass(frozen=True)
 class Residence:
-    """Which samples of a batch lie on the device.
+    """Which samples of a batch lie on the device already.
+
+        rows of a batch    7 1 4 0 9
+        lie there          7   4   9      their places in the batch, and their rows on the device
+        gathered here        1   0        their places in the batch, and their records
 
     Attributes:
         there: Their places in the batch, ascending, shape [R]; empty where all samples are there.
@@ -105,7 +109,7 @@ class Residence:
 
 
 class Assembled(NamedTuple):
-    """A batch before it has names.
+    """A batch before it has names, or several side by side.
 
     Attributes:
         spec: Spec of the samples; where `shared` has what they share, of the rest of their fields.
@@ -128,13 +132,21 @@ class Assembled(NamedTuple):
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
-        own = self._own_views()
-        if not self.shared:
-            return own
-        views: dict[str, Any] = {**own}
+        spec, names = self.spec, self.names or self.spec.names
+        if self.num_samples and spec.record_bytes:
+            # The fields of one structured array cost 0.1 microseconds each, arrays made one by one 2.5.
+            dtype = spec.record_dtype
+            fixed = dtype.names or ()
+            records: Array = np.ndarray(len(self.records), dtype, buffer=self.records)
+            views: dict[str, Any] = dict(zip(fixed, map(records.__getitem__, fixed), strict=True))
+            if len(fixed) == len(names):
+                return views
+        else:
+            views = {one.name: np.empty((self.num_samples, *one.shape), one.dtype) for one in spec.fixed}
+        views |= self.ragged
         for shared in self.shared:
             views |= {name: Deduplicated(field, shared.index) for name, field in shared.rows.views().items()}
-        return dict(zip(self.names, map(views.__getitem__, self.names), strict=True))
+        return dict(zip(names, map(views.__getitem__, names), strict=True))
 
     def cut(self, sizes: Sequence[int]) -> list[Assembled]:
         """Return the batches that lie in this one side by side, in the same memory.
@@ -153,31 +165,11 @@ class Assembled(NamedTuple):
             begin = end
         return batches
 
-    def _own_views(self) -> Arrays:
-        # The fields of one structured array cost 0.1 microseconds each, arrays made one by one 2.5.
-        if self.num_samples == 0 or self.spec.record_bytes == 0:
-            return {
-                entry.name: self.ragged[entry.name]
-                if entry.is_ragged
-                else np.empty((self.num_samples, *entry.shape), dtype=entry.dtype)
-                for entry in self.spec
-            }
-        dtype, names = self.spec.record_dtype, self.spec.record_dtype.names or ()
-        records: Array = np.ndarray(len(self.records), dtype, buffer=self.records)
-        views: Arrays = dict(zip(names, map(records.__getitem__, names), strict=True))
-        if not self.ragged:
-            return views
-        views |= self.ragged
-        names = self.spec.names
-        return dict(zip(names, map(views.__getitem__, names), strict=True))
-
     @property
     def size_bytes(self) -> int:
         """Bytes gathered."""
-        if not (self.ragged or self.shared):
-            return self.records.nbytes
-        shared = sum(shared.rows.size_bytes + int(shared.index.nbytes) for shared in self.shared)
-        return self.records.nbytes + sum(_ragged_bytes(ragged) for ragged in self.ragged.values()) + shared
+        lists = sum([ragged.nbytes for ragged in self.ragged.values()])
+        return self.records.nbytes + lists + sum([one.rows.size_bytes + int(one.index.nbytes) for one in self.shared])
 
 
 @dataclass(frozen=True)
@@ -216,9 +208,7 @@ def lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
     return Ragged(values, offsets - first if first else offsets)
 
 
-def _ragged_bytes(ragged: Ragged) -> int:
-    values = _ragged_bytes(ragged.values) if isinstance(ragged.values, Ragged) else ragged.values.nbytes
-    return int(values) + int(ragged.offsets.nbytes)
+# ---------------------------------------------------------------------------------------------- gathering
 
 
 def assemble(
@@ -232,10 +222,6 @@ def assemble(
 ) -> Assembled:
     """Gather the samples of `parts`, in their order unless told otherwise, into buffers of the pool.
 
-        parts      window 3: rows 7 1 4      window 4: rows 0 9
-        records  ┆ 7 ┆ 1 ┆ 4 ┆ 0 ┆ 9 ┆       one take a window
-        values   ┆ 7 7 ┆ 4 4 4 ┆ 9 ┆         ragged: borders first, then one copy a list
-
     Args:
         spec: Spec of the samples.
         parts: Where they lie; all parts together are the batch.
@@ -248,63 +234,42 @@ def assemble(
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
     batches = np.array([sum(part.where.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
-    if once == "always" and places is None and len(parts) == len(spec.keys) == 1 and _is_only_records(spec.unshared):
+    own = spec.unshared
+    if (
+        once == "always"
+        and places is None
+        and len(parts) == len(spec.keys) == 1
+        and own.record_bytes
+        and not own.ragged
+    ):
         return _assembled_once(spec, parts[0], pool, batches)
     tables = [list(parts), *(_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1))]
     if once != "never":
         cut = _by_batch(parts, batches)
-        found = [[distinct(part, own) for part, own in zip(table, cut, strict=True)] for table in tables[1:]]
-        if once == "always" or _pays(found, num_samples=int(batches.sum())):
+        found = [[distinct(part, some) for part, some in zip(table, cut, strict=True)] for table in tables[1:]]
+        num_different = sum(len(one.row) for table in found for one in table)
+        if once == "always" or num_different <= _MAX_DISTINCT * int(batches.sum()) * len(found):
             shared = (
                 _gathered_once(table_spec, table, rows, cut, pool)
                 for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
             )
             if places is not None:
                 shared = (replace(one, index=_placed(one.index, places)) for one in shared)
-            own = _assembled(spec.unshared, tables[:1], pool, places)
-            return own._replace(shared=tuple(shared), names=spec.names)
+            return _assembled(own, tables[:1], pool, places)._replace(shared=tuple(shared), names=spec.names)
     return _assembled(spec, tables, pool, places)
-
-
-def _is_only_records(spec: Spec) -> bool:
-    return spec.record_bytes > 0 and not spec.ragged
-
-
-def _by_batch(parts: Sequence[Part], sizes: Int64) -> list[Int64]:
-    """Return how many samples of each part are of each batch. Shapes [N]."""
-    borders = offsets_of(sizes)
-    cut, begin = [], 0
-    for part in parts:
-        end = begin + part.where.num
-        inside = np.clip(borders, begin, end)
-        cut.append(inside[1:] - inside[:-1])
-        begin = end
-    return cut
-
-
-def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> Assembled:
-    """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
-    own = part.window.layout.spec.tables[0]
-    num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
-    records = _memory(pool, num, own.record_bytes)
-    rows = Rows([(part.window, 0, part.slot, part.row)])
-    rows.take_with_runs(records, own.record_offsets[run_name(spec.keys[0])], runs)
-    found = distinct(Part.at(part.window, part.slot, runs, 1), sizes)
-    once = _assembled(spec.tables[1], [[Part.at(part.window, found.slot, found.row, 1)]], pool)
-    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, found.number, found.counts),), spec.names)
 
 
 def _assembled(
     spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Int64 | None = None
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
-    num = sum(part.where.num for part in tables[0])
+    num = sum([part.where.num for part in tables[0]])
     records = _memory(pool, num, spec.record_bytes)
     ragged: dict[str, Ragged] = {}
     for table, parts, at in zip(spec.tables, tables, spec.table_offsets, strict=False):
         is_wanted = spec.record_bytes and table.record_bytes  # runs alone are no records of a batch of lists
         ragged |= _take(table, parts, pool, places, records if is_wanted else None, at)
-    return Assembled(spec=spec, num_samples=num, records=records, ragged=ragged)
+    return Assembled(spec, num, records, ragged)
 
 
 def _memory(pool: BufferPool, num: int, width: int) -> Array:
@@ -333,33 +298,35 @@ def _take(
     """
     if not parts:
         return {entry.name: _no_lists(entry) for entry in spec.ragged}
-    rows, num = Rows([part.native for part in parts], places), sum(part.where.num for part in parts)
-    wanted, found = {entry.name for entry in spec.ragged}, {}
-    for number, group in enumerate(parts[0].window.layout.groups[parts[0].table]):
-        chosen = [f for f, entry in enumerate(group) if entry.name in wanted]
-        if not chosen:
-            continue
-        offsets, inner = np.empty((len(group), num + 1), dtype=np.int64), None
-        if records is not None and len(chosen) == len(group) and group[0].num_levels == 1:
-            values = pool.take(int(sum(part.expected_bytes for part in parts)))
-            lists, records = rows.take_with_lists(records, at, number, offsets, values), None
-            is_copied = lists.num_bytes <= len(values)
+    rows, found = Rows([part.native for part in parts], places), dict[str, Ragged]()
+    if spec.ragged:
+        num, wanted = sum(part.where.num for part in parts), {entry.name for entry in spec.ragged}
+        for number, group in enumerate(parts[0].window.layout.groups[parts[0].table]):
+            chosen = [f for f, entry in enumerate(group) if entry.name in wanted]
+            if not chosen:
+                continue
+            offsets, inner = np.empty((len(group), num + 1), dtype=np.int64), None
+            if records is not None and len(chosen) == len(group) and group[0].num_levels == 1:
+                expected = (part.window.expected_bytes[part.table] * part.where.num for part in parts)
+                values = pool.take(int(sum(expected)))
+                lists, records = rows.take_with_lists(records, at, number, offsets, values), None
+                is_copied = lists.num_bytes <= len(values)
+                if not is_copied:
+                    for part in parts:
+                        part.window.expect(part.table, lists.num_bytes, num)
+            else:
+                lists, is_copied = rows.find(number, offsets), False
+                if group[0].num_levels > 1:
+                    inner = np.empty(int(offsets[0, -1]) + 1, dtype=np.int64)
+                    lists.descend(inner)
+                elif len(chosen) < len(group):
+                    lists.choose(chosen)
             if not is_copied:
-                for part in parts:
-                    part.window.expect(part.table, lists.num_bytes, num)
-        else:
-            lists, is_copied = rows.find(number, offsets), False
-            if group[0].num_levels > 1:
-                inner = np.empty(int(offsets[0, -1]) + 1, dtype=np.int64)
-                lists.descend(inner)
-            elif len(chosen) < len(group):
-                lists.choose(chosen)
-        if not is_copied:
-            values = pool.take(lists.num_bytes)
-            lists.copy(values)
-        begins = lists.begins
-        for f in chosen:
-            found[group[f].name] = _as_field(group[f], values[begins[f] :], offsets[f], inner)
+                values = pool.take(lists.num_bytes)
+                lists.copy(values)
+            begins = lists.begins
+            for f in chosen:
+                found[group[f].name] = _as_field(group[f], values[begins[f] :], offsets[f], inner)
     if records is not None:
         rows.take(records, at)
     return found
@@ -382,25 +349,6 @@ def _no_lists(entry: Entry) -> Ragged:
     return values
 
 
-def assemble_beside(
-    spec: Spec, parts: Sequence[Part], others: Sequence[Part], pool: BufferPool, residence: Residence
-) -> Assembled:
-    """Gather the lists of all samples, and the records of those that do not lie on a device.
-
-    Args:
-        spec: Of the samples, which share nothing.
-        parts: Where all of them lie.
-        others: Where those lie whose records are wanted.
-        pool: Gives the memory.
-        residence: Which samples these are.
-    """
-    records = _memory(pool, len(residence.here), spec.record_bytes)
-    if others:
-        Rows([part.native for part in others]).take(records, 0)
-    ragged = _take(spec, parts, pool, None) if spec.ragged else {}
-    return Assembled(spec, residence.num_samples, records, ragged, residence=residence)
-
-
 def _placed(values: Array, places: Int64) -> Array:
     """Return an array in which value k stands at `places[k]`. Shape [B]."""
     placed = np.empty_like(values)
@@ -408,17 +356,7 @@ def _placed(values: Array, places: Int64) -> Array:
     return placed
 
 
-def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
-    """Return where lies what samples share: their runs, as rows of a table of the windows.
-
-    Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
-    """
-    found = []
-    for part in parts:
-        own, runs = part.window.layout.spec.tables[0], np.empty(part.where.num, dtype=np.int64)
-        Rows([(part.window, 0, part.slot, part.row)]).runs(own.record_offsets[run_name(key)], runs)
-        found.append(Part.at(part.window, part.slot, runs, table))
-    return found
+# ---------------------------------------------------------------------------------------------- what samples share
 
 
 class Distinct(NamedTuple):
@@ -450,9 +388,41 @@ def distinct(part: Part, sizes: Int64) -> Distinct:
     return Distinct(slot[:num], row[:num], number, counts)
 
 
-def _pays(found: Sequence[Sequence[Distinct]], *, num_samples: int) -> bool:
-    num_rows = sum(len(one.row) for table in found for one in table)
-    return num_rows <= _MAX_DISTINCT * num_samples * len(found)
+def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
+    """Return where lies what samples share: their runs, as rows of a table of the windows.
+
+    Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
+    """
+    found = []
+    for part in parts:
+        own, runs = part.window.layout.spec.tables[0], np.empty(part.where.num, dtype=np.int64)
+        Rows([(part.window, 0, part.slot, part.row)]).runs(own.record_offsets[run_name(key)], runs)
+        found.append(Part.at(part.window, part.slot, runs, table))
+    return found
+
+
+def _by_batch(parts: Sequence[Part], sizes: Int64) -> list[Int64]:
+    """Return how many samples of each part are of each batch. Shapes [N]."""
+    borders = offsets_of(sizes)
+    cut, begin = [], 0
+    for part in parts:
+        end = begin + part.where.num
+        inside = np.clip(borders, begin, end)
+        cut.append(inside[1:] - inside[:-1])
+        begin = end
+    return cut
+
+
+def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> Assembled:
+    """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
+    own = part.window.layout.spec.tables[0]
+    num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
+    records = _memory(pool, num, own.record_bytes)
+    rows = Rows([(part.window, 0, part.slot, part.row)])
+    rows.take_with_runs(records, own.record_offsets[run_name(spec.keys[0])], runs)
+    found = distinct(Part.at(part.window, part.slot, runs, 1), sizes)
+    once = _assembled(spec.tables[1], [[Part.at(part.window, found.slot, found.row, 1)]], pool)
+    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, found.number, found.counts),), spec.names)
 
 
 def _gathered_once(
@@ -477,6 +447,46 @@ def _gathered_once(
     return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index), counts)
 
 
+def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:
+    """Gather what of a batch does not lie on the device: records of the other samples, and everybody's lists.
+
+    A chunk goes there when its window opens, as long as there is room, and stays. Every epoch uses every chunk once, so
+    any one of them is worth its room as much as any other.
+
+    Args:
+        spec: Of the samples, which share nothing.
+        parts: Where they lie; all together are the batch.
+        first_row: Of the chunks on the device; see `stoker.loader.lane.Resident`.
+        pool: Gives the memory.
+    """
+    every = [Part(part.opened.window, part.where) for part in parts]
+    num = sum(part.where.num for part in parts)
+    rows = pool.take(8 * num)[: 8 * num].view(np.int64)  # they cross to the device
+    others, begin = [], 0
+    for (opened, where), part in zip(parts, every, strict=True):
+        # Looked at once: a chunk may arrive there while this goes on.
+        first = first_row[opened.chunks][where.slot]
+        out = rows[begin : begin + where.num]
+        np.add(where.row, first, out=out)
+        if (missing := np.flatnonzero(first < 0)).size:
+            out[missing] = -1
+            others.append(Part.at(part.window, where.slot[missing], where.row[missing]))
+        begin += where.num
+    none = np.empty(0, dtype=np.int64)
+    residence = Residence(none, rows, none)
+    if others:
+        there = rows >= 0
+        residence = Residence(np.flatnonzero(there), rows[there], np.flatnonzero(~there))
+    records = _memory(pool, len(residence.here), spec.record_bytes)
+    if others:
+        Rows([part.native for part in others]).take(records, 0)
+    ragged = _take(spec, every, pool, None) if spec.ragged else {}
+    return Assembled(spec, num, records, ragged, residence=residence)
+
+
+# ---------------------------------------------------------------------------------------------- leaving together
+
+
 class Groups(NamedTuple):
     """Groups of several batches of rows.
 
@@ -490,7 +500,11 @@ class Groups(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Several batches of rows, as one.
+    """Several batches of rows that were gathered side by side and leave as one: cut behind a single copy.
+
+        records     │ batch 0 │ batch 1 │ …                       as they were gathered
+        values      │ batch 0 │ batch 1 │ …
+        offsets     0 2 5 9 11 …    ──►    0 2 5 9 ┆ 0 2 …        each batch's from zero on, in memory to copy from
 
     Attributes:
         assembled: All of them.
@@ -587,53 +601,3 @@ def _from_zero(fields: Sequence[Array], sizes: Sequence[int], out: Array) -> lis
                 np.subtract(offsets[begin : end + 1], first[i], out=row[begin + i : end + i + 1])
         num_values.append((offsets[ends] - first).tolist())
     return num_values
-
-
-def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:
-    """Gather what of a batch does not lie on the device: records of the other samples, and everybody's lists.
-
-    Args:
-        spec: Of the samples.
-        parts: Where they lie; all together are the batch.
-        first_row: Of the chunks on the device; see `stoker.loader.lane.Resident`.
-        pool: Gives the memory.
-    """
-    every = [Part(part.opened.window, part.where) for part in parts]
-    if (lying := _all_there(parts, first_row, pool)) is not None:
-        return assemble_beside(spec, every, (), pool, Residence(_NONE, lying, _NONE))
-    there, rows, here, others = [_NONE], [_NONE], [_NONE], []
-    begin = 0
-    for part in parts:
-        # Looked at once: a chunk may arrive there while this goes on.
-        first = first_row[part.opened.chunks[part.where.slot]]
-        lies = first >= 0
-        places = np.arange(begin, begin + len(lies))
-        there.append(places[lies])
-        rows.append((first + part.where.row)[lies])
-        if not lies.all():
-            here.append(places[~lies])
-            others.append(Part.at(part.opened.window, part.where.slot[~lies], part.where.row[~lies]))
-        begin += len(lies)
-    residence = Residence(*(np.concatenate(places) for places in (there, rows, here)))
-    return assemble_beside(spec, every, others, pool, residence)
-
-
-def _all_there(parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Int64 | None:
-    """Return the row on the device of each sample, shape [B]; None where not all chunks of their windows lie there.
-
-    Then a chunk is looked up once, and not a sample.
-    """
-    firsts = [first_row[part.opened.chunks] for part in parts]
-    if not parts or any((first < 0).any() for first in firsts):
-        return None
-    num = sum(part.where.num for part in parts)
-    rows = pool.take(8 * num)[: 8 * num].view(np.int64)  # they cross to the device
-    begin = 0
-    for part, first in zip(parts, firsts, strict=True):
-        out = rows[begin : begin + part.where.num]
-        np.add(part.where.row, first[part.where.slot], out=out)
-        begin += len(out)
-    return rows
-
-
-_NONE: Int64 = np.empty(0, dtype=np.int64)

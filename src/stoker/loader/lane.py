@@ -202,12 +202,16 @@ class Lane:
 
     # ------------------------------------------------------------------ what a batch needs
 
-    def parts(self, ranges: Iterable[Range]) -> list[UnitPart]:
+    def parts(self, ranges: Iterable[Range], *, waits: bool = True) -> list[UnitPart] | None:
         """Return where the samples of positions lie, range by range: data set by data set, each in its own order.
 
         Their windows stay open for as long as the parts refer to them.
 
         Blocks: until they are open.
+
+        Args:
+            ranges: Of positions.
+            waits: Whether to wait for windows; otherwise None is returned where one is not open.
         """
         found: list[tuple[_Key, list[Range]]] = []
         for start, stop in ranges:
@@ -216,16 +220,13 @@ class Lane:
                     found[-1][1].append(piece)
                 else:
                     found.append((key, [piece]))
+        if not waits and not all(key in self._slots and self._slots[key].opened for key, _ in found):
+            return None
         parts = []
         for key, pieces in found:
             opened = self.window(key)
             parts.append(UnitPart(opened, WindowPositions(pieces, opened.order)))
         return parts
-
-    def is_open(self, start: int, stop: int) -> bool:
-        """Return whether `parts` of these positions would not have to wait."""
-        slots = (self._slots.get(key) for key, _ in self._by_window(start, stop))
-        return all(slot is not None and slot.opened is not None for slot in slots)
 
     def datasets_of(self, start: int, stop: int) -> Int64:
         """Return the number of the data set of each position. Shape [B]."""

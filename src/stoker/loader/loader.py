@@ -22,13 +22,12 @@ from stoker.host.forks import Home
 from stoker.loader.batches import Prepared
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, make_config
-from stoker.loader.delivery import Delivery, NumpyDelivery
+from stoker.loader.delivery import Delivery, RunSettings, check_resident, checked_maker, settle
 from stoker.loader.epoch_run import NextEpoch, Progress, Run, Turn
 from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.opened import OpenDatasets, open_datasets, title_of
 from stoker.loader.orders import Orders, UnitsReport, window_chunks
 from stoker.loader.resume import Allowed
-from stoker.loader.settings import RunSettings, check_resident, make_maker, settle
 from stoker.metrics import status
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
@@ -153,7 +152,7 @@ class Loader:
             self, _close_from_any_thread, self._home, self._runs, self._beginning, self._opened, shown, pools
         )
         try:
-            self._maker = make_maker(config, self._opened)
+            self._maker = checked_maker(config, self._opened)
             chunks = window_chunks(
                 config.window,
                 num_samples=self._opened.num_samples,
@@ -403,7 +402,7 @@ class Loader:
 
     def _make_delivery(self) -> Delivery:
         """Return how batches leave; a loader for another framework brings its own."""
-        return NumpyDelivery()
+        return Delivery()
 
     def _settle(self) -> RunSettings:
         """Return what follows from the ranks, which have to be known by now."""

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 
 from stoker.fields.spec import Array, Deduplicated
-from stoker.loader.buffers import plain_buffer
-from stoker.loader.delivery import DeliveryForm
+from stoker.loader.delivery import Delivery, DeliveryForm
 from stoker.loader.gather import Together
 from stoker.loader.units import Made
 from stoker.torch.copies import Copies
@@ -20,7 +19,7 @@ from stoker.torch.tensors import Tensors, as_tensor, as_tensors, fields_of, own_
 from stoker.torch.together import Cut, begin
 
 
-class CpuDelivery:
+class CpuDelivery(Delivery):
     """Tensors that share the batch's memory.
 
     Args:
@@ -28,17 +27,8 @@ class CpuDelivery:
             takes its whole storage along, so tensors of their own would each carry the whole batch.
     """
 
-    copies = False
-    expands = False
-    widens = False
-    resident = None
-
     def __init__(self, *, in_one_storage: bool = False) -> None:
         self._in_one_storage = in_one_storage
-
-    def allocate(self, num_bytes: int) -> Array:
-        """Return ordinary memory."""
-        return plain_buffer(num_bytes)
 
     def prepare(self, made: Made, form: DeliveryForm) -> Tensors:
         """Return the fields as tensors."""
@@ -60,10 +50,6 @@ class CpuDelivery:
     def prepare_together(self) -> Callable[[Together, DeliveryForm], list[Tensors]] | None:
         """Does what `prepare` does for several batches, whose fields are pieces of what all of them have."""
         return None if self._in_one_storage else _cut_here
-
-    def deliver(self, prepared: Tensors) -> Tensors:
-        """Return the tensors."""
-        return prepared
 
 
 class _Here:
@@ -116,7 +102,7 @@ class OnDevice(NamedTuple):
     number: int
 
 
-class DeviceDelivery:
+class DeviceDelivery(Delivery):
     """Tensors on a device: one copy a batch, or for several together, from pinned memory, on a stream of its own.
 
         assemble thread    gather ─► pinned buffer ─► copy ─► mark
@@ -138,7 +124,7 @@ class DeviceDelivery:
 
     def __init__(self, stream: SideStream, *, resident: ResidentRows | None = None) -> None:
         self._stream = stream
-        self.resident = resident
+        self.resident = self._resident = resident
         self._lock = threading.Lock()
         self._in_flight: list[Crossing] = []
 
@@ -170,7 +156,12 @@ class DeviceDelivery:
             copied = self._stream.mark()
         return OnDevice(Crossing(lambda: [tensors], copies.memory, copied, made), 0)
 
-    def prepare_together(self, together: Together, form: DeliveryForm) -> list[OnDevice]:
+    @property
+    def prepare_together(self) -> Callable[[Together, DeliveryForm], list[OnDevice]]:
+        """Begins one copy for several batches."""
+        return self._prepare_together
+
+    def _prepare_together(self, together: Together, form: DeliveryForm) -> list[OnDevice]:
         """Begin one copy for several batches, and return each of them."""
         copies = self._copies(form)
         with self._stream.copies():
@@ -180,7 +171,7 @@ class DeviceDelivery:
         return [OnDevice(crossing, number) for number in range(len(together.sizes))]
 
     def _copies(self, form: DeliveryForm) -> Copies:
-        return Copies(self._stream, self.resident, {} if form.is_widened else form.compact)
+        return Copies(self._stream, self._resident, {} if form.is_widened else form.compact)
 
     def deliver(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
