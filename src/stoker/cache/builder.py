@@ -220,9 +220,25 @@ class Builder:
             return self.has(i)
         with lock:
             missing = {j for j in keys if not self.has(j)}
-            if i in missing:
+            if i in missing and not self._fetch(i, keys[i], spec, **options):
                 self._build_missing(i, missing, spec, **options)
         return True
+
+    def _fetch(
+        self,
+        i: int,
+        key: str,
+        spec: Spec | None,
+        *,
+        must_be_kept: bool = False,
+        on_published: Callable[[int], object] = lambda _: None,
+    ) -> bool:
+        """Have chunk i come from the mirror; False where it does not."""
+        num_samples = int(self.catalogue.num_samples[i])
+        is_there = self.store.fetch(key, spec, num_samples=num_samples, must_be_kept=must_be_kept)
+        if is_there:
+            on_published(i)
+        return is_there
 
     def _build_missing(self, i: int, missing: Collection[int], spec: Spec | None, **options: Any) -> None:
         is_full = False

@@ -207,12 +207,14 @@ class ChunkHeader:
     """What a chunk file says about itself.
 
     Attributes:
+        key: Of the chunk; empty in a file that no store has written.
         num_samples: Samples in it.
         spec: What a sample is.
         arrays: Where each array lies, without padding.
         size_bytes: Of the whole file.
     """
 
+    key: str
     num_samples: int
     spec: Spec
     arrays: Mapping[str, ArrayPlace]
@@ -235,16 +237,31 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
     """
     if file_bytes is None:
         file_bytes = os.fstat(fd).st_size
+    head = os.pread(fd, _FIRST_READ_BYTES, 0)
+    num_bytes = 8 + int.from_bytes(head[:8], "little")
+    if len(head) < num_bytes <= min(file_bytes, _MAX_HEADER_BYTES):
+        head += os.pread(fd, num_bytes - len(head), len(head))
+    return parse_header(head, path=path, file_bytes=file_bytes)
+
+
+def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
+    """Return the header that the first bytes of a chunk file are, see `read_header`.
+
+    Args:
+        head: All of the header, and perhaps more.
+        path: Of the file, for errors.
+        file_bytes: How long the file is.
+
+    Raises:
+        ChunkCorruptError: As `read_header`.
+    """
 
     def damaged(what: str) -> ChunkCorruptError:
         return ChunkCorruptError(f"{path} {what}", path=path)
 
-    head = os.pread(fd, _FIRST_READ_BYTES, 0)
     num_bytes = 8 + int.from_bytes(head[:8], "little")
-    if len(head) < 8 or num_bytes > min(file_bytes, _MAX_HEADER_BYTES):
+    if len(head) < 8 or num_bytes > min(len(head), file_bytes, _MAX_HEADER_BYTES):
         raise damaged(f"is no chunk file or is cut short: {file_bytes} bytes")
-    if num_bytes > len(head):
-        head += os.pread(fd, num_bytes - len(head), len(head))
     head = head[:num_bytes]
     if head[_CHECKSUM_AT : _CHECKSUM_AT + 16] != _header_checksum(head):
         raise damaged("is no chunk file or is damaged: the header's checksum differs")
@@ -261,12 +278,13 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
         if arrays.keys() != names:
             raise damaged(f"keeps lists as chunk format {version} did, which this version of Stoker does not read")
         header = ChunkHeader(
+            key=str(json.loads(metadata["about"]).get("key", "")),
             num_samples=int(metadata["num_samples"]),
             spec=spec,
             arrays=arrays,
             size_bytes=num_bytes + max(ends, default=0),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise damaged(f"cannot be read as a chunk: {error!r}") from error
     if header.size_bytes != file_bytes:
         raise damaged(f"has {file_bytes} bytes, its header says {header.size_bytes}")

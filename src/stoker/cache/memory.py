@@ -92,12 +92,17 @@ class MemoryChunks:
             os.close(before)
         return result
 
-    def open(self, key: str) -> int | None:
-        """Return a descriptor of a chunk, to be read by its bytes' places and closed; None where it is not there."""
+    def open(self, key: str, *, is_use: bool = True) -> int | None:
+        """Return a descriptor of a chunk, to be read by its bytes' places and closed; None where it is not there.
+
+        Args:
+            key: Of the chunk.
+            is_use: Whether this is what it is kept for.
+        """
         with self._mutex:
             own = self._own.get(key, -1)
             fd = os.dup(own) if own >= 0 else self._open_named(key)
-            if fd is not None and (own >= 0 or key in self._named):
+            if fd is not None and is_use and (own >= 0 or key in self._named):
                 self._opened[key] = None
                 self._opened.move_to_end(key)
                 while len(self._opened) > _NUM_LEFT:

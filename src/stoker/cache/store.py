@@ -20,9 +20,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from stoker.arguments import flag
 from stoker.cache.datasets import Manifests
@@ -30,6 +30,7 @@ from stoker.cache.folder import NO_ROOM, SUFFIX, Files, Folder
 from stoker.cache.format import ChunkHeader, check_arrays, read_header
 from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
+from stoker.cache.mirror import Mirror, MirroredChunk, UnfitError, mirror_url
 from stoker.cache.quota import Quota
 from stoker.cache.verified import FileVersion, Readahead, VerifiedFiles, version_of
 from stoker.cache.write import PreparedChunk, prepare_chunk
@@ -63,10 +64,15 @@ class Cache:
             are refused.
         verify: When the checksums of a chunk are compared: "boot", when it is first opened after the machine was
             started, and when its file changed since; "always", whenever a window opens it.
+        mirror: Where hosts leave the chunks that they have built for each other, such as "s3://bucket/stoker": an
+            object store, or a folder that all of them reach. What is there is fetched and proven instead of being
+            built. It need not be there, and nothing of it is ever removed.
+        mirror_options: What the client of that store takes, as `storage_options` of a `Dataset`.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: The folder is no local one, the limit is 0, or `verify` is none of these.
+        ValueError: The folder is no local one, the limit is 0, `verify` is none of these, or `mirror` has what may be
+            credentials in it.
     """
 
     folder: Path | str | None
@@ -74,6 +80,8 @@ class Cache:
     limit: int | str | None = None
     is_shared: bool = False
     verify: Verify = "boot"
+    mirror: Path | str | None = None
+    mirror_options: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         if self.folder is not None:
@@ -83,6 +91,10 @@ class Cache:
         flag(self.is_shared, "is_shared")
         if self.verify not in ("boot", "always"):
             raise ValueError(f"verify must be 'boot' or 'always', not {self.verify!r}")
+        if self.mirror is not None:
+            mirror_url(self.mirror)
+        elif self.mirror_options is not None:
+            raise ValueError("mirror_options mean nothing without a mirror")
         if self.limit_bytes == 0:
             raise ValueError("cache_limit must not be 0: there is always a cache, in memory where cache= is left out")
 
@@ -95,6 +107,18 @@ class Cache:
     def limit_bytes(self) -> int | None:
         """The limit in bytes."""
         return None if self.limit is None else parse_size(self.limit, name="cache_limit")
+
+    def open(self, *, is_temporary: bool = False) -> Store:
+        """Return the store of the folder, which is made if it is not there; see `Store`."""
+        assert self.path is not None
+        return Store(
+            self.path,
+            limit_bytes=self.limit_bytes,
+            is_temporary=is_temporary,
+            is_shared=self.is_shared,
+            verify=self.verify,
+            mirror=None if self.mirror is None else Mirror(self.mirror, options=self.mirror_options),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,6 +169,9 @@ class StoreCounts:
         num_mended: Chunks published in place of corrupt ones.
         num_evicted: Chunks removed to make room.
         num_substituted: Chunks for whose rows others stand in.
+        num_fetched: Chunks that came from the mirror.
+        num_uploaded: Chunks put there.
+        num_mirror_failures: Times it could not be used, and chunks of it that were not what they should be.
     """
 
     num_built: int = 0
@@ -153,6 +180,9 @@ class StoreCounts:
     num_mended: int = 0
     num_evicted: int = 0
     num_substituted: int = 0
+    num_fetched: int = 0
+    num_uploaded: int = 0
+    num_mirror_failures: int = 0
 
 
 class _Disk:
@@ -199,6 +229,7 @@ class Store:
         is_temporary: Whether it goes with this process: then nothing is noted for the next one.
         is_shared: Whether other users of its group use it, too.
         verify: When checksums are compared: once after the machine was started, or whenever a chunk is opened.
+        mirror: Where chunks of other hosts may be; closed with this.
         files: What changes the disk; for tests.
 
     Raises:
@@ -213,12 +244,14 @@ class Store:
         is_temporary: bool = False,
         is_shared: bool = False,
         verify: Verify = "boot",
+        mirror: Mirror | None = None,
         files: Files | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         self._chunks_name = f"{self.path}/chunks/"
         self.limit_bytes = limit_bytes
         self.verify = verify
+        self.mirror = mirror
         self._is_shared = is_shared
         self._is_temporary = is_temporary
         self._files = Files() if files is None else files
@@ -353,6 +386,8 @@ class Store:
                     if ahead is not None:
                         ahead.reach(1)  # before the header is read, in pages that would stay small
                     header = read_header(fd, path=path, file_bytes=about.st_size)
+                    if header.key != key:
+                        raise ChunkCorruptError(f"it is the chunk {header.key or 'of nobody'}", path=path)
                     if ahead is not None:
                         check_arrays(fd, header, path=path, ahead=ahead)
                         disk.verified.set(key, about)
@@ -385,6 +420,12 @@ class Store:
         if size_bytes is not None:
             disk.quota.give_back(size_bytes)
         return size_bytes is not None
+
+    def discard_unless_used(self, fingerprint: str, keys: Iterable[str]) -> int:
+        """Remove chunks of a data set that no other process uses, and return how many there were."""
+        if self._disk is None or self._disk.locks.is_held(fingerprint, elsewhere=True):
+            return 0
+        return sum(self.discard(key) for key in list(keys))
 
     def try_lock(self, key: str) -> contextlib.AbstractContextManager[object] | None:
         """Return the lock under which the chunk is built, or None where another thread or process has it.
@@ -459,6 +500,53 @@ class Store:
             FieldError: Two fields would share the name of an array.
         """
         prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
+        is_mended = self._take(key, prepared, must_be_kept=must_be_kept)
+        with self._mutex:
+            counts = self._counts
+            self._counts = replace(counts, num_built=counts.num_built + 1, num_mended=counts.num_mended + is_mended)
+        self.put_into_mirror(key)
+        return prepared.size_bytes
+
+    def fetch(self, key: str, spec: Spec | None, *, num_samples: int, must_be_kept: bool = False) -> bool:
+        """Publish a chunk that the mirror has, and return whether that could be done; arguments as of `publish`.
+
+        Raises:
+            CacheFullError: As `publish`, as for all others.
+        """
+        found = None if self.mirror is None else self.mirror.find(key, num_samples=num_samples, spec=spec)
+        if found is None:
+            return False
+        try:
+            is_mended = self._take(key, found, must_be_kept=must_be_kept)
+        except UnfitError:
+            return False
+        with self._mutex:
+            self._counts = replace(self._counts, num_mended=self._counts.num_mended + is_mended)
+        return True
+
+    def put_into_mirror(self, key: str) -> None:
+        """Have a chunk put into the mirror, where there is one and it is not there."""
+        if self.mirror is not None:
+            self.mirror.put_later(key, lambda: self._proven_bytes(key))
+
+    def _proven_bytes(self, key: str) -> bytes | None:
+        """Return the file of a chunk, None where it is gone or damaged."""
+        try:
+            if self._disk is None:
+                raise FileNotFoundError
+            fd, _ = self._disk.folder.open_chunk(key)
+        except OSError:
+            fd = self._memory.open(key, is_use=False) or -1
+        if fd < 0:
+            return None
+        with os.fdopen(fd, "rb") as file, contextlib.suppress(ChunkCorruptError, OSError):
+            path = self.path_of(key)
+            check_arrays(fd, read_header(fd, path=path), path=path)
+            return file.read()
+        return None
+
+    def _take(self, key: str, prepared: PreparedChunk | MirroredChunk, *, must_be_kept: bool) -> bool:
+        """Keep a chunk in the folder, or in memory, and return whether it takes the place of a corrupt one."""
         try:
             self._keep(key, prepared)
         except (OSError, CacheError) as error:
@@ -476,12 +564,11 @@ class Store:
         else:
             self.is_refusing = False
         with self._mutex:
-            counts, is_mended = self._counts, key in self._corrupt
-            self._counts = replace(counts, num_built=counts.num_built + 1, num_mended=counts.num_mended + is_mended)
+            is_mended = key in self._corrupt
             self._corrupt.discard(key)
-        return prepared.size_bytes
+        return is_mended
 
-    def _keep(self, key: str, prepared: PreparedChunk) -> None:
+    def _keep(self, key: str, prepared: PreparedChunk | MirroredChunk) -> None:
         """Write a chunk into the folder.
 
         Raises:
@@ -516,7 +603,7 @@ class Store:
             raise OSError(errno.EROFS, "it is read-only, or not this user's to write to")
         return disk
 
-    def _write(self, disk: _Disk, key: str, prepared: PreparedChunk) -> None:
+    def _write(self, disk: _Disk, key: str, prepared: PreparedChunk | MirroredChunk) -> None:
         aside = disk.folder.name_aside(key)
         fd = disk.quota.create(aside, prepared.size_bytes)
         try:
@@ -571,10 +658,23 @@ class Store:
         """Return what this store has done so far."""
         with self._mutex:
             num_evicted = sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk is not None)
-            return replace(self._counts, num_evicted=num_evicted)
+            counts = replace(self._counts, num_evicted=num_evicted)
+        if (mirror := self.mirror) is None:
+            return counts
+        return replace(
+            counts,
+            num_fetched=mirror.num_fetched,
+            num_uploaded=mirror.num_uploaded,
+            num_mirror_failures=mirror.num_failures,
+        )
 
     def close(self) -> None:
-        """Give all locks back. Harmless when called again."""
+        """Give all locks back, and end what puts chunks into the mirror. Harmless when called again.
+
+        Blocks: until one that is on its way is there, or was given up.
+        """
+        if self.mirror is not None:
+            self.mirror.close()
         self._memory.close()
         for disk in (self._disk, *self._left):
             if disk is not None:

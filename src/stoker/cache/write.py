@@ -87,7 +87,7 @@ def prepare_chunk(
     }
     header = blank_header(arrays_at, padding, metadata, page_bytes=page_bytes)
     places = {name: replace(it, offset_bytes=len(header) + it.offset_bytes) for name, it in arrays_at.items()}
-    planned = ChunkHeader(num_samples, spec, places, len(header) + data_bytes)
+    planned = ChunkHeader(str((about or {}).get("key", "")), num_samples, spec, places, len(header) + data_bytes)
     return PreparedChunk(planned, header, tuple(items))
 
 

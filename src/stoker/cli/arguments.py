@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from stoker.arguments import near
@@ -82,6 +83,14 @@ def at_least_0(text: str) -> int:
 def at_least_1(text: str) -> int:
     """Return an integer from 1 on."""
     return _integer(text, 1)
+
+
+def part(text: str) -> tuple[int, int]:
+    """Return which one of how many parts, from "0/8" to "7/8"."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part: of eight, the first is 0/8 and the last 7/8")
+    return int(match[1]), int(match[2])
 
 
 def folder(text: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from stoker.cli.arguments import INTERRUPTED, OK, Commands, add_command, add_json, at_least_1, folder
+from stoker.cli.arguments import FAILED, INTERRUPTED, OK, Commands, add_command, add_json, at_least_1, folder, part
 from stoker.cli.interrupts import stoppable
 from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
@@ -45,6 +45,10 @@ that a Loader with the same Dataset uses. Can be stopped with Ctrl-C at any
 time, and goes on where it was when it is run again. Several at once, in as
 many terminals, share the work.
 
+With --mirror, chunks that other hosts have left there are fetched, and what is
+built here is put there. Any number of hosts share the work by --part 0/8 to
+7/8: each builds its part, and puts it there; what is there already, it leaves.
+
 A Loader finds these chunks only if its Dataset is the same: for one with a
 filter, fields or a transform, name the Dataset itself, as train.py:dataset;
 and for one with --group-by or an NGram, which cut chunks between runs of rows,
@@ -52,13 +56,17 @@ give these too.""",
         examples="""
 stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
 stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
-stoker warm train.py:dataset --cache /nvme/stoker --processes""",
+stoker warm train.py:dataset --cache /nvme/stoker --processes
+stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker
+stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64""",
     )
     add_target(parser, takes_mixture=True)
     parser.add_argument(
         "--cache", metavar="DIR", type=folder, required=True, help="folder of the cache, on a fast local disk"
     )
     parser.add_argument("--cache-limit", metavar="SIZE", help="size of that folder, such as 500GB (default: the disk)")
+    parser.add_argument("--mirror", metavar="URL", help="where hosts leave chunks for each other: a store or a folder")
+    parser.add_argument("--part", metavar="I/N", type=part, help="only this part: 0/8 is the first one of eight")
     parser.add_argument("--shared", action="store_true", help="share that folder with the users of its group")
     parser.add_argument(
         "--threads", metavar="N", type=at_least_1, help="threads that build (default: the cores this process may use)"
@@ -86,6 +94,7 @@ class _Warmed:
     fingerprint: str
     progress: WarmProgress
     num_built: int
+    num_fetched: int
     num_samples: int
     counted: UnitsReport | None
     was_stopped: bool
@@ -101,6 +110,8 @@ class _Warmed:
             "size_bytes": progress.found_bytes + progress.size_bytes,
             "is_complete": progress.is_complete,
             "is_full": progress.is_full,
+            "num_fetched": self.num_fetched,
+            "num_not_uploaded": progress.num_not_uploaded,
             "was_stopped": self.was_stopped,
             "units": None if self.counted is None else dataclasses.asdict(self.counted),
         }
@@ -115,7 +126,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     target, unit = target_of(options), unit_of(options)
     arguments: LoaderOptions = {
         "batch_size": 1,  # which decides nothing about chunks
-        "cache": Cache(Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared),
+        "cache": Cache(
+            Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared, mirror=options.mirror
+        ),
         "num_threads": options.threads,
         "transform_in": "processes" if options.processes else "threads",
         "on_error": options.on_error,
@@ -124,7 +137,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     messages = make_console(stderr=True)
     started = time.monotonic()
     with counting("opening the data set …") as (_, show):
-        opened = open_datasets(target, config, on_count=show)
+        opened = open_datasets(target, config, part=options.part, on_count=show)
     names = ("",) if opened.mixture is None else opened.mixture.names
     done: dict[str, _Warmed] = {}
     try:
@@ -134,14 +147,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     break
                 if name:
                     print_line(messages, name, "bold cyan")
-                done[name] = _warm(chunks, unit, messages, stop_event, num_threads=config.num_threads)
+                warm = partial(chunks.warm, num_threads=config.num_threads, part=options.part, stop_event=stop_event)
+                counted = None if options.part else unit
+                done[name] = _warm(chunks, counted, messages, warm)
     finally:
         opened.close()
     was_stopped = any(one.was_stopped for one in done.values()) or len(done) < len(names)
     seconds = time.monotonic() - started
+    is_left = any(one.progress.num_not_uploaded for one in done.values())
+    code = INTERRUPTED if was_stopped else FAILED if is_left else OK
     if options.json:
         print_json(_as_json(options.cache, done, num_sets=len(names), seconds=seconds, was_stopped=was_stopped))
-        return INTERRUPTED if was_stopped else OK
+        return code
     for name, one in done.items():
         if name:
             print_line(console, name, "bold cyan")
@@ -150,24 +167,26 @@ def run(options: argparse.Namespace, console: Console) -> int:
         _print_end(console, options.cache, one, seconds)
     if len(done) < len(names):
         print_line(console, f"Not begun: {', '.join(names[len(done) :])}.", "yellow")
-    return INTERRUPTED if was_stopped else OK
+    return code
 
 
 def _warm(
-    chunks: OpenDataset, unit: SamplingUnit | None, messages: Console, stop_event: threading.Event, *, num_threads: int
+    chunks: OpenDataset, unit: SamplingUnit | None, messages: Console, warm: Callable[..., WarmProgress]
 ) -> _Warmed:
     from stoker.loader.orders import report_on
 
     num_samples = int(chunks.num_samples.sum())
     with _showing(messages) as display:
-        progress = chunks.warm(num_threads=num_threads, on_progress=display, stop_event=stop_event)
+        progress = warm(on_progress=display)
+    counts = chunks.counts()
     return _Warmed(
         fingerprint=chunks.catalogue.fingerprint,
         progress=progress,
-        num_built=chunks.counts().num_built,
+        num_built=counts.num_built,
+        num_fetched=counts.num_fetched,
         num_samples=num_samples,
         counted=None if unit is None else report_on(unit, chunks.index, num_samples=chunks.num_samples),
-        was_stopped=stop_event.is_set() and not progress.is_complete,
+        was_stopped=not (progress.is_complete or progress.is_full),
     )
 
 
@@ -230,7 +249,7 @@ def _as_json(
     parts = {name: one.to_json() for name, one in done.items()}
     if "" in parts:
         return {**about, **parts[""], "seconds": round(seconds, 3)}
-    sums = ("num_chunks", "num_present", "num_built", "num_samples", "size_bytes")
+    sums = ("num_chunks", "num_present", "num_built", "num_fetched", "num_samples", "size_bytes", "num_not_uploaded")
     is_complete = len(done) == num_sets and all(one.progress.is_complete for one in done.values())
     return {
         **about,
@@ -246,8 +265,12 @@ def _as_json(
 def _print_end(console: Console, cache: str, warmed: _Warmed, seconds: float) -> None:
     progress, num_built = warmed.progress, warmed.num_built
     size_bytes = progress.found_bytes + progress.size_bytes
-    num_reused = progress.num_done - num_built
-    built = f"{count_text(num_built, 'chunk')} built, {count_text(num_reused)} already there"
+    num_reused = max(0, progress.num_done - num_built - warmed.num_fetched)
+    fetched = f"{count_text(warmed.num_fetched)} fetched from the mirror, " * bool(warmed.num_fetched)
+    built = f"{count_text(num_built, 'chunk')} built, {fetched}{count_text(num_reused)} already there"
+    if progress.num_not_uploaded:
+        left = count_text(progress.num_not_uploaded, "chunk")
+        print_line(console, f"{left} could not be put into the mirror: the same command tries again.", "yellow")
     held = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks)} chunks"
     if warmed.was_stopped:
         print_line(console, f"Stopped with {held} in the cache ({bytes_text(size_bytes)}): {built}.", "yellow")
@@ -257,7 +280,7 @@ def _print_end(console: Console, cache: str, warmed: _Warmed, seconds: float) ->
         print_line(
             console, "Training works; the others are built each time they are needed, unless the limit is raised."
         )
-    elif num_built == 0:
+    elif num_built + warmed.num_fetched == 0:
         print_line(console, f"{cache} was warm already: {held}, {bytes_text(size_bytes)}.", "green")
     else:
         print_line(console, f"{cache} is warm: {held}, {bytes_text(size_bytes)}.", "green")

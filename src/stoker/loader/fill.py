@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from stoker.cache.builder import Builder
 from stoker.cache.threads import AdaptivePool
+from stoker.dataset.catalogue import Catalogue
 from stoker.errors import CacheFullError
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
@@ -219,13 +221,14 @@ class WarmProgress:
     """How far a cache is filled.
 
     Attributes:
-        num_chunks: Chunks of the data set.
-        num_done: Those in the cache by now.
+        num_chunks: Chunks of the data set, or of the part of it.
+        num_done: Those in the cache by now; of a part, those in the mirror, too.
         num_found: Those of them that were there already.
         num_samples: Samples in chunks built since.
         size_bytes: Bytes of chunks built since.
         found_bytes: Bytes of chunks that were there already.
         is_full: Whether the rest does not fit: it is built while training, each time it is needed.
+        num_not_uploaded: Chunks that could not be put into the mirror.
     """
 
     num_chunks: int
@@ -235,38 +238,55 @@ class WarmProgress:
     size_bytes: int = 0
     found_bytes: int = 0
     is_full: bool = False
+    num_not_uploaded: int = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether every chunk is in the cache."""
+        """Whether every chunk is there."""
         return self.num_done == self.num_chunks
 
 
 OnProgress = Callable[[WarmProgress], object]
 
 
+def chunks_of_part(catalogue: Catalogue, part: int, num_parts: int) -> list[int]:
+    """Return the chunks of one of so many equal parts: whole units, dealt out in turn, for no part to be all late.
+
+    Args:
+        catalogue: Of the data set.
+        part: From 0 on.
+        num_parts: How many there are.
+    """
+    units = dict.fromkeys(tuple(catalogue.unit(i)) for i in range(len(catalogue)))
+    return [i for number, unit in enumerate(units) if number % num_parts == part for i in unit]
+
+
 def warm(
     builder: Builder,
     *,
     pool: AdaptivePool,
+    part: tuple[int, int] | None = None,
     on_progress: OnProgress | None = None,
     stop_event: threading.Event | None = None,
 ) -> WarmProgress:
     """Build every chunk that is missing, and return how far that got.
 
     What is there is not looked at again, so a second call goes on where the first was stopped; several processes at
-    once share the work.
+    once share the work. With a mirror, all that is here is put there before this returns, where that can be done.
 
     Args:
         builder: Builds them, into its store. Where they do not all fit, as many as fit are built.
         pool: How many threads build.
+        part: Which one of how many parts to build; None for all. What the mirror has is then left there; and where
+            there is no room, what it has is removed here, unless another process uses the data set.
         on_progress: Told once at the beginning and after each chunk, by one thread at a time.
         stop_event: When set, chunks in the making are finished and no further one is begun.
 
     Raises:
         StokerError: A chunk cannot be built. Chunks in the making are finished first.
     """
-    warming = _Warming(builder, on_progress, threading.Event() if stop_event is None else stop_event)
+    stop_event = threading.Event() if stop_event is None else stop_event
+    warming = _Warming(builder, part, on_progress, stop_event)
     filler = warming.filler = Filler(
         is_there=lambda i: i not in warming.missing,
         build=warming.build,
@@ -283,7 +303,8 @@ def warm(
         filler.close()
     if warming.error is not None:
         raise warming.error
-    return warming.progress
+    mirror = builder.store.mirror
+    return warming.progress if mirror is None else replace(warming.progress, num_not_uploaded=mirror.drain(stop_event))
 
 
 class _Warming:
@@ -291,14 +312,33 @@ class _Warming:
 
     filler: Filler
 
-    def __init__(self, builder: Builder, on_progress: OnProgress | None, stop_event: threading.Event) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        part: tuple[int, int] | None,
+        on_progress: OnProgress | None,
+        stop_event: threading.Event,
+    ) -> None:
         self._builder = builder
         self._on_progress = on_progress
         self._stop_event = stop_event
-        self._mutex = threading.Lock()
-        sizes = [self._size_of(i) for i in range(len(builder.catalogue))]
-        found = [size for size in sizes if size is not None]
-        self.missing = {i for i, size in enumerate(sizes) if size is None}
+        self._mutex, self._making_room = threading.Lock(), threading.Lock()
+        self._at_work = threading.Condition()
+        self._num_building = self._num_ended = 0
+        catalogue, store = builder.catalogue, builder.store
+        chunks = range(len(catalogue)) if part is None else chunks_of_part(catalogue, *part)
+        sizes = {i: self._size_of(i) for i in chunks}
+        self._is_part = part is not None
+        if store.mirror is not None:
+            mirrored = store.mirror.sizes()
+            for i, size in sizes.items():
+                in_mirror = mirrored.get(catalogue.key(i))
+                if in_mirror is None and size is not None:
+                    store.put_into_mirror(catalogue.key(i))
+                elif in_mirror is not None and self._is_part:
+                    sizes[i] = in_mirror
+        found = [size for size in sizes.values() if size is not None]
+        self.missing = {i for i, size in sizes.items() if size is None}
         self.error: BaseException | None = None
         self.progress = WarmProgress(
             num_chunks=len(sizes), num_done=len(found), num_found=len(found), found_bytes=sum(found)
@@ -310,9 +350,9 @@ class _Warming:
         is_built = i not in self.missing
         try:
             if not (is_built or self._stop_event.is_set()):
-                is_built = self._builder.build(i, must_be_kept=True, on_published=self._count)
-                if is_built:
-                    self._count(i)  # another process may have made it
+                is_built = self._build_or_make_room(i)
+                if is_built and self._size_of(i) is not None:  # another process may have made it
+                    self._count(i)
         except CacheFullError as error:
             self._full(error)
         except BaseException as error:  # belongs to whoever asked for the cache to be filled
@@ -322,13 +362,47 @@ class _Warming:
             self.filler.stop()
         return is_built
 
+    def _build_or_make_room(self, i: int) -> bool:
+        """Build a chunk; of a part that does not fit, one thread at a time then makes room for its own.
+
+        Raises:
+            CacheFullError: There is none to be made.
+        """
+        build = partial(self._builder.build, i, must_be_kept=True, on_published=self._count)
+        try:
+            with self._at_work:
+                self._num_building += 1
+            try:
+                return build()
+            finally:
+                with self._at_work:
+                    self._num_building -= 1
+                    self._num_ended += 1
+                    self._at_work.notify_all()
+        except CacheFullError:
+            mirror, store = self._builder.store.mirror, self._builder.store
+            if mirror is None or not self._is_part:
+                raise
+            with self._making_room:
+                while True:
+                    num_ended, is_stuck = self._num_ended, mirror.drain(self._stop_event) > 0
+                    store.discard_unless_used(self._builder.catalogue.fingerprint, mirror.take_uploaded())
+                    try:
+                        return build()
+                    except CacheFullError:
+                        with self._at_work:
+                            is_last = not self._num_building and self._num_ended == num_ended
+                            if is_stuck or is_last or self._stop_event.is_set():
+                                raise
+                            self._at_work.wait_for(lambda: self._num_ended != num_ended)  # noqa: B023
+
     def _count(self, i: int) -> None:
         """Count a chunk, once, when it is there: parts of a huge row group come one by one, long before the last."""
         with self._mutex:
-            size_bytes = self._size_of(i) if i in self.missing else None
-            if size_bytes is None:
+            if i not in self.missing:
                 return
             self.missing.discard(i)
+            size_bytes = self._size_of(i) or 0  # of a part, it may have made room already
             self.progress = replace(
                 self.progress,
                 num_done=self.progress.num_done + 1,

@@ -41,7 +41,7 @@ from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import LoaderConfig
-from stoker.loader.fill import Filler, OnProgress, WarmProgress, warm
+from stoker.loader.fill import Filler, OnProgress, WarmProgress, chunks_of_part, warm
 from stoker.loader.orders import window_chunks
 from stoker.loader.temporary import TemporaryFolder
 from stoker.loader.window import WindowOpener
@@ -189,11 +189,13 @@ class OpenDataset:
         self,
         *,
         num_threads: int,
+        part: tuple[int, int] | None = None,
         on_progress: OnProgress | None = None,
         stop_event: threading.Event | None = None,
     ) -> WarmProgress:
         """Build every chunk that is missing; see `stoker.loader.fill.warm`."""
-        return warm(self.builder, pool=self.pool(num_threads), on_progress=on_progress, stop_event=stop_event)
+        pool = self.pool(num_threads)
+        return warm(self.builder, pool=pool, part=part, on_progress=on_progress, stop_event=stop_event)
 
     def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> Int64:
         """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
@@ -331,6 +333,7 @@ def open_datasets(
     dataset: Dataset | Mixture,
     config: LoaderConfig,
     *,
+    part: tuple[int, int] | None = None,
     on_stage: OnStage = ignore_stage,
     on_count: OnCount | None = None,
 ) -> OpenDatasets:
@@ -339,6 +342,7 @@ def open_datasets(
     Args:
         dataset: What to open.
         config: Arguments of the loader. Without a `cache`, one in memory is made, which lives as long as this.
+        part: Which one of how many parts of each is all that is built from now on: no other chunk is then.
         on_stage: Told of the work that building does.
         on_count: Told how far counting what the order counts is.
 
@@ -365,6 +369,7 @@ def open_datasets(
                     first=sum(len(other.num_samples) for other in opened.values()),
                     is_temporary=temporary is not None,
                     is_mixed=mixture is not None,
+                    part=part,
                     on_stage=on_stage,
                     on_count=on_count,
                 )
@@ -382,17 +387,14 @@ def _open_dataset(
     first: int,
     is_temporary: bool,
     is_mixed: bool,
+    part: tuple[int, int] | None,
     on_stage: OnStage,
     on_count: OnCount | None,
 ) -> OpenDataset:
     """Open one data set; see `open_datasets`."""
     cache, unit, num_threads = config.cache, config.unit, config.num_threads
-    assert cache.path is not None
     with ExitStack() as stack, ExitStack() as counting:
-        limit_bytes, is_shared, verify = cache.limit_bytes, cache.is_shared, cache.verify
-        store = Store(
-            cache.path, limit_bytes=limit_bytes, is_temporary=is_temporary, is_shared=is_shared, verify=verify
-        )
+        store = cache.open(is_temporary=is_temporary)
         stack.callback(store.close)
         folder = None if is_temporary else store.path  # in one that ends with this loader, nothing is kept
         if unit is not None and not makes_tokens(unit, dataset) and folder is not None:
@@ -411,10 +413,12 @@ def _open_dataset(
             stack.callback(builder.close)
             if dataset.transform is None and dataset.filter is None:
                 check_known_nulls(catalogue)
-            opened = OpenDataset(builder, builder.find_spec(), first=first)
+            mine = [] if part is None else [i for i in chunks_of_part(catalogue, *part) if catalogue.num_samples[i]]
+            opened = OpenDataset(builder, builder.find_spec(mine[0] if mine else None), first=first)
             stack.callback(opened.close)
-            opened.build_first(config, is_mixed=is_mixed)
-        if unit is not None:
+            if part is None:
+                opened.build_first(config, is_mixed=is_mixed)
+        if unit is not None and part is None:
             unit.check(opened.spec)
             token_counts = None
             if isinstance(unit, Pack) and makes_tokens(unit, dataset):

@@ -49,6 +49,9 @@ class LoaderStats:
         num_mended: Chunks that were corrupt and were built again.
         num_evicted: Chunks removed to make room for others.
         num_substituted: Chunks for whose rows others stand in, of those built or met so far: see `on_error`.
+        num_fetched: Chunks that came from the mirror.
+        num_uploaded: Chunks put there.
+        num_mirror_failures: Times it could not be used, and chunks of it that were not what they should be.
         epoch: Epoch of the next batch.
         epoch_step: Steps of that epoch that are over, those of earlier runs included.
         epoch_steps: Steps it has.
@@ -69,6 +72,9 @@ class LoaderStats:
     num_mended: int
     num_evicted: int = 0
     num_substituted: int = 0
+    num_fetched: int = 0
+    num_uploaded: int = 0
+    num_mirror_failures: int = 0
     epoch: int = 0
     epoch_step: int = 0
     epoch_steps: int = 0
@@ -143,6 +149,9 @@ class LoaderStats:
             "mended": self.num_mended,
             "evicted": self.num_evicted,
             "substituted": self.num_substituted,
+            "fetched from the mirror": self.num_fetched,
+            "put into the mirror": self.num_uploaded,
+            "times the mirror failed": self.num_mirror_failures,
             "in the making": self.num_building,
         }
         awaited = {

@@ -178,6 +178,7 @@ def s3_arguments(given: Mapping[str, Any], *, environment: Mapping[str, str]) ->
             arguments.setdefault("scheme", scheme)
     arguments.setdefault("connect_timeout", _CONNECT_TIMEOUT_S)
     arguments.setdefault("request_timeout", _REQUEST_TIMEOUT_S)
+    arguments.setdefault("allow_delayed_open", True)  # what is written is one request, where it is small
     if "retry_strategy" not in arguments:
         arguments["retry_strategy"] = pafs.AwsStandardS3RetryStrategy(max_attempts=1)
     return arguments

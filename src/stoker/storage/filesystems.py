@@ -123,6 +123,18 @@ class ArrowStorage:
             data = self._asked(partial(self._read, url, offset, num_bytes), 2 * _ANSWER_S + num_bytes * _BYTE_S)
         return exactly(data, num_bytes, url=url, offset=offset)
 
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the object `url`, in place of what has its name: whole or not at all."""
+
+        def write() -> None:
+            with self._filesystem.open_output_stream(self._path(url)) as file:
+                file.write(data)
+
+        self._forget(url)
+        with translated(url, doing="writing"):
+            self._reach(url)
+            self._asked(write, 2 * _ANSWER_S + len(data) * _BYTE_S)
+
     def _read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         file = self._opened(url)
         if offset + num_bytes > file.size():
@@ -156,7 +168,7 @@ class ArrowStorage:
         return self._asked(lambda: self._filesystem.get_file_info(self._path(url)), _ANSWER_S)
 
     def _asked(self, call: Callable[[], _T], limit_s: float) -> _T:
-        return _within(limit_s, call) if self._filesystem.type_name in _WITHOUT_LIMITS else call()
+        return within(limit_s, call) if self._filesystem.type_name in _WITHOUT_LIMITS else call()
 
     def _forget(self, url: str) -> None:
         with self._lock:
@@ -201,7 +213,7 @@ class ArrowStorage:
         return f"ArrowStorage({self._filesystem.type_name!r})"
 
 
-def _within(limit_s: float, call: Callable[[], _T]) -> _T:
+def within(limit_s: float, call: Callable[[], _T]) -> _T:
     """Return what a call of a client gives, which is made by another thread and left to itself after a while.
 
     Raises:
@@ -272,7 +284,7 @@ class FsspecStorage:
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`."""
         with translated(url, doing="listing"):
-            found = _within(_LISTING_S, lambda: self._found(url))
+            found = within(_LISTING_S, lambda: self._found(url))
         infos = [self._info(path, about) for path, about in found.items()]
         return sorted(infos, key=lambda info: info.url)
 
@@ -280,7 +292,7 @@ class FsspecStorage:
         """Return what the file system knows of the object `url`."""
         with translated(url, doing="looking up"):
             self._filesystem.invalidate_cache()
-            about = _within(self._answer_s, lambda: self._filesystem.info(self._path(url)))
+            about = within(self._answer_s, lambda: self._filesystem.info(self._path(url)))
         if about.get("type") == "directory":
             raise SourceMissingError(f"{url} is a folder, not a file", url=url)
         return self._info(about["name"], about)
@@ -289,7 +301,7 @@ class FsspecStorage:
         """Return `num_bytes` of the object `url` from `offset` on."""
         with translated(url, doing="reading"):
             read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
-            data: bytes = _within(2 * self._answer_s + num_bytes * _BYTE_S, read)
+            data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
             if len(data) > num_bytes:
                 raise SourceError(
                     f"{url}: the server gives whole objects where ranges are asked for: copy them to another place",
@@ -298,6 +310,12 @@ class FsspecStorage:
             if len(data) < num_bytes:
                 raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
         return data
+
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the object `url`, in place of what has its name."""
+        with translated(url, doing="writing"):
+            write = partial(self._filesystem.pipe_file, self._path(url), bytes(data))
+            within(2 * self._answer_s + len(data) * _BYTE_S, write)
 
     def _found(self, url: str) -> dict[str, dict[str, Any]]:
         self._filesystem.invalidate_cache()

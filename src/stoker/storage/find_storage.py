@@ -10,13 +10,13 @@ from stoker.storage.clients import ARROW_SCHEMES, WrongArgumentError, address_of
 from stoker.storage.failures import translated
 from stoker.storage.filesystems import ArrowStorage, FsspecStorage
 from stoker.storage.local import LocalStorage
-from stoker.storage.storage import Storage
+from stoker.storage.storage import WritableStorage
 from stoker.storage.urls import scheme_of, split_query, without_chain
 
 
 def storage_for(
     url: str, *, storage_options: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
-) -> Storage:
+) -> WritableStorage:
     """Return the storage that opens `url`.
 
     Args:

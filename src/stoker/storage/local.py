@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import stat as stat_modes
 from typing import TypeAlias
 
@@ -56,6 +58,21 @@ class LocalStorage:
             finally:
                 os.close(fd)
         return exactly(data, num_bytes, url=url, offset=offset)
+
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the file `url`, in place of what has its name, and its folder: whole or not at all."""
+        path = name_bytes(url)
+        aside = path + f".{os.getpid()}-{secrets.token_hex(4)}".encode()
+        with translated(url, doing="writing"):
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120  Path has no names of bytes
+            try:
+                with open(aside, "xb") as file:  # noqa: PTH123
+                    file.write(data)
+                os.replace(aside, path)  # noqa: PTH105
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(aside)  # noqa: PTH108
+                raise
 
     def __repr__(self) -> str:
         return "LocalStorage()"

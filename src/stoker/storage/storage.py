@@ -73,6 +73,14 @@ class Storage(Protocol):
         ...
 
 
+class WritableStorage(Storage, Protocol):
+    """A storage that takes objects, too: where a mirror may be. All of ours are."""
+
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the object `url`, in place of what has its name: nobody ever sees a part of it."""
+        ...
+
+
 def exactly(data: BytesLike, num_bytes: int, *, url: str, offset: int) -> BytesLike:
     """Return `data` if it has `num_bytes`.
 

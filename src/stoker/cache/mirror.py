@@ -1,0 +1,362 @@
+"""The mirror of a cache: chunks that one host has built, for all others, in an object store or a folder they all reach.
+
+    host 1   missing ─► not there ─► built ─► published ─► put                    s3://bucket/stoker/<key>.safetensors
+    host 2   missing ─► fetched ─► proven ─► published
+
+A chunk is named by everything that made it, so whoever puts it there puts the same: there is nobody who coordinates,
+and where two are at it, the same content takes the place of the same. Objects appear whole or not at all, as all stores
+have it; in a folder they are written aside and renamed. Nothing is ever removed.
+
+The mirror can make training faster, and never stops it: what does not come, comes too slowly or is not what it should
+be is built from the source. Then the mirror is left alone for a while, which is said once and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.folder import SUFFIX, Files
+from stoker.cache.format import PAGE_BYTES, ChunkHeader, check_arrays, parse_header
+from stoker.errors import ChunkCorruptError, SourceMissingError
+from stoker.fields.spec import Spec
+from stoker.storage.filesystems import within
+from stoker.storage.find_storage import storage_for
+from stoker.storage.storage import BytesLike, WritableStorage
+from stoker.storage.urls import local_folder, local_path, scheme_of, split_query
+
+# Asked for at once: the first one has the header.
+_RANGE_BYTES = 8 << 20
+# A mirror that answers later, or gives fewer bytes a second, is slower than what it stands for.
+_ANSWER_S, _LEAST_BYTES_S = 5.0, 4e6
+# How long a mirror that failed is left alone: twice as long each time, up to a minute.
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 1.0, 60.0
+# Threads that upload. Each holds one chunk in memory.
+_NUM_UPLOADING = 2
+# Tries to upload one chunk, behind pauses.
+_NUM_TRIES = 4
+
+_log = logging.getLogger("stoker")
+
+
+class UnfitError(Exception):
+    """A chunk of the mirror cannot be had, or is not what it should be: it is to be built."""
+
+
+class _Circuit:
+    """Whether to ask a store that may be down: not for a while after each failure, and then one asks first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._pause_s = 0.0
+        self._closed_until = 0.0
+
+    def wait_s(self) -> float:
+        """Return 0 to whoever may ask now; else for how long nobody may."""
+        with self._mutex:
+            left_s = self._closed_until - self._clock() if self._pause_s else 0.0
+            if left_s <= 0 and self._pause_s:
+                self._closed_until = self._clock() + self._pause_s  # others wait for what this one finds
+            return max(left_s, 0.0)
+
+    def failed(self) -> None:
+        with self._mutex:
+            self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _MOST_PAUSE_S)
+            self._closed_until = self._clock() + self._pause_s
+
+    def worked(self) -> None:
+        with self._mutex:
+            self._pause_s = 0.0
+
+
+class Mirror:
+    """Chunks in a store that other hosts reach, too.
+
+    Args:
+        url: A folder, or the URL of one in a store.
+        options: Of the store's client.
+        storage: What opens it, in place of what the URL says.
+        answer_s: How long an answer may take.
+        clock: Seconds, ascending.
+
+    Attributes:
+        url: Its name, without "/" at its end.
+        num_fetched: Chunks that came from it.
+        num_uploaded: Chunks put there.
+        num_failures: Times it could not be used, and chunks of it that were not what they should be.
+    """
+
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        options: Mapping[str, Any] | None = None,
+        storage: WritableStorage | None = None,
+        answer_s: float = _ANSWER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = mirror_url(url)
+        self._connect = partial(storage_for, f"{self.url}/", storage_options=options)
+        self._storage = storage
+        self._answer_s = answer_s
+        self._mutex = threading.Lock()
+        self._reading, self._writing = _Circuit(clock), _Circuit(clock)
+        self._said: set[str] = set()
+        self._unfit: set[str] = set()
+        self.num_fetched = self.num_uploaded = self.num_failures = 0
+        self._to_do = threading.Condition()
+        self._queue: deque[tuple[str, Callable[[], bytes | None]]] = deque()
+        self._num_busy = self._num_given_up = 0
+        self._uploaded: set[str] = set()
+        self._is_closed = False
+        self._threads: list[threading.Thread] = []
+
+    def sizes(self) -> dict[str, int]:
+        """Return the keys of all chunks that are there, and their bytes; nothing where it cannot be asked."""
+        try:
+            found = self._opened().list(self.url)
+        except Exception as error:  # whatever a client raises
+            self._failed(self._reading, error)
+            return {}
+        names = {info.url.rpartition("/")[2]: info.size_bytes for info in found}
+        return {name.removesuffix(_END): size for name, size in names.items() if size and name.endswith(_END)}
+
+    # ------------------------------------------------------------------ from there
+
+    def find(self, key: str, *, num_samples: int, spec: Spec | None) -> MirroredChunk | None:
+        """Return a chunk that is there, to be fetched by writing it; None where it is not to be had.
+
+        Args:
+            key: Of the chunk.
+            num_samples: That it should have.
+            spec: Of its samples; None where that is not known.
+        """
+        if self._reading.wait_s():
+            return None
+        url = self._name(key)
+        try:
+            storage = self._opened()
+            try:
+                size_bytes = within(self._answer_s, lambda: storage.stat(url)).size_bytes
+            except SourceMissingError:
+                self._reading.worked()
+                return None
+            if not size_bytes:  # some stores show an object before it has content
+                return None
+            begin = self._read(url, 0, min(_RANGE_BYTES, size_bytes))
+            header = parse_header(bytes(begin), path=Path(key + SUFFIX), file_bytes=size_bytes)
+            if (header.key, header.num_samples) != (key, num_samples) or (spec is not None and header.spec != spec):
+                raise ChunkCorruptError(f"{key} is another chunk", path=Path(key + SUFFIX))
+        except Exception as error:  # whatever a client raises: the chunk is built then
+            self._failed(self._reading, error, key)
+            return None
+        return MirroredChunk(key, header, begin, self)
+
+    def read_into(self, fd: int, files: Files, chunk: MirroredChunk) -> None:
+        """Write a chunk into a file, and prove it there.
+
+        Raises:
+            UnfitError: It did not come, or is not what it should be.
+            OSError: The file cannot be written.
+        """
+        data, offset = chunk.begin, 0
+        while True:
+            files.write(fd, memoryview(data), offset=offset)
+            offset += len(data)
+            if offset == chunk.size_bytes:
+                break
+            try:
+                data = self._read(self._name(chunk.key), offset, min(_RANGE_BYTES, chunk.size_bytes - offset))
+            except Exception as error:
+                self._failed(self._reading, error, chunk.key)
+                raise UnfitError from error
+        try:
+            check_arrays(fd, chunk.header, path=Path(chunk.key + SUFFIX))
+        except ChunkCorruptError as error:
+            self._failed(self._reading, error, chunk.key)
+            raise UnfitError from error
+        self._reading.worked()
+        with self._mutex:
+            self.num_fetched += 1
+
+    def _read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        storage = self._opened()
+        return within(self._answer_s + num_bytes / _LEAST_BYTES_S, lambda: storage.read(url, offset, num_bytes))
+
+    # ------------------------------------------------------------------ to there
+
+    def put_later(self, key: str, content: Callable[[], bytes | None]) -> None:
+        """Have a chunk put there by a thread, unless it is there.
+
+        Args:
+            key: Of the chunk.
+            content: Gives its proven bytes, by that thread; None where it is gone.
+        """
+        with self._to_do:
+            if self._is_closed:
+                return
+            self._queue.append((key, content))
+            self._to_do.notify()
+            if len(self._threads) < min(_NUM_UPLOADING, len(self._queue)):
+                thread = threading.Thread(target=self._put_all, name=f"stoker-mirror-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def drain(self, stop_event: threading.Event) -> int:
+        """Wait for what is to be put there, and return how many chunks could not be.
+
+        Blocks: until all is there; or one was given up, as others would be; or `stop_event` is set.
+        """
+        with self._to_do:
+            while (self._queue or self._num_busy) and not self._num_given_up and not stop_event.is_set():
+                self._to_do.wait(self._answer_s / 10)
+            return len(self._queue) + self._num_busy + self._num_given_up
+
+    def take_uploaded(self) -> set[str]:
+        """Return the keys of chunks that are there now, of those that were to be put there since the last call."""
+        with self._to_do:
+            uploaded, self._uploaded = self._uploaded, set()
+        return uploaded
+
+    def close(self) -> None:
+        """Put no further chunk there, and end the threads. Harmless when called again.
+
+        Blocks: until what is on its way is there, or was given up.
+        """
+        with self._to_do:
+            self._is_closed = True
+            self._queue.clear()
+            self._to_do.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _put_all(self) -> None:
+        while (item := self._claim()) is not None:
+            try:
+                self._put(*item)
+            finally:
+                with self._to_do:
+                    self._num_busy -= 1
+                    self._to_do.notify_all()
+
+    def _claim(self) -> tuple[str, Callable[[], bytes | None]] | None:
+        with self._to_do:
+            while not self._queue and not self._is_closed:
+                self._to_do.wait()
+            if self._is_closed:
+                return None
+            self._num_busy += 1
+            return self._queue.popleft()
+
+    def _put(self, key: str, content: Callable[[], bytes | None]) -> None:
+        for _ in range(_NUM_TRIES):
+            with self._to_do:
+                while (pause_s := self._writing.wait_s()) and not self._is_closed:
+                    self._to_do.wait(pause_s)
+                if self._is_closed:
+                    return
+            try:
+                storage = self._opened()
+                if key in self._unfit or not self._is_there(storage, key):
+                    data = content()
+                    if data is None:
+                        return
+                    storage.write(self._name(key), data)
+                    with self._mutex:
+                        self.num_uploaded += 1
+                        self._unfit.discard(key)
+                self._writing.worked()
+            except Exception as error:  # whatever a client raises: it is tried again, and then left
+                self._failed(self._writing, error)
+            else:
+                self._uploaded.add(key)
+                return
+        with self._to_do:
+            self._num_given_up += 1
+
+    def _is_there(self, storage: WritableStorage, key: str) -> bool:
+        try:
+            return within(self._answer_s, lambda: storage.stat(self._name(key))).size_bytes > 0
+        except SourceMissingError:
+            return False
+
+    # ------------------------------------------------------------------ what goes wrong
+
+    def _opened(self) -> WritableStorage:
+        if self._storage is None:
+            self._storage = self._connect()
+        return self._storage
+
+    def _name(self, key: str) -> str:
+        return f"{self.url}/{key}{_END}"
+
+    def _failed(self, circuit: _Circuit, error: Exception, key: str = "") -> None:
+        """Count a failure, say once what it was, and let the mirror alone for a while."""
+        if isinstance(error, ChunkCorruptError):
+            self._unfit.add(key)  # what is built in its place mends it
+            kind, then = "holds what is damaged", "it is built from the source instead"
+        else:
+            circuit.failed()
+            kind, then = "cannot be read", "chunks are built from the source until it can"
+            if circuit is self._writing:
+                kind, then = "cannot be written to", "what is built here stays here until it can"
+        with self._mutex:
+            self.num_failures += 1
+            is_said = kind in self._said
+            self._said.add(kind)
+        if not is_said:
+            _log.warning("the mirror %s %s (%s): %s", self.url, kind, error, then)
+
+
+# Where arrays are mapped in larger pages, they lie at other places.
+_END = SUFFIX if PAGE_BYTES == 4096 else f".{PAGE_BYTES}{SUFFIX}"
+
+
+@dataclass(frozen=True, eq=False)
+class MirroredChunk:
+    """A chunk of the mirror, about to be written here; what else has it takes it for one that is built."""
+
+    key: str
+    header: ChunkHeader
+    begin: BytesLike
+    mirror: Mirror
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole file."""
+        return self.header.size_bytes
+
+    def write(self, fd: int, files: Files) -> ChunkHeader:
+        """Write the file, and return what its header says; see `Mirror.read_into`."""
+        self.mirror.read_into(fd, files, self)
+        return self.header
+
+
+def mirror_url(url: str | Path) -> str:
+    """Return the name of a mirror: an absolute path, or a URL, without "/" at its end.
+
+    Raises:
+        ValueError: It holds what may be credentials, which would be shown in logs.
+        TypeError: It is no text and no path.
+    """
+    if not isinstance(url, str | Path):
+        raise TypeError(f"mirror must be a URL or the path of a folder, not {type(url).__name__}")
+    if isinstance(url, Path) or scheme_of(url) == "file":
+        return local_path(local_folder(url, what="mirror")).rstrip("/")
+    place, query = split_query(url)
+    authority = place.partition("://")[2].partition("/")[0]
+    name, at, _ = authority.rpartition("@")
+    if query or "?" in place or (at and (":" in name or scheme_of(url) not in ("abfs", "abfss"))):
+        raise ValueError(
+            f"mirror: credentials and options do not belong into a URL, give them in mirror_options: "
+            f"{scheme_of(url)}://..."
+        )
+    return place.rstrip("/")
