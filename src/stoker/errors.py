@@ -18,25 +18,59 @@ A wrong argument is a plain `ValueError` or `TypeError`, raised at construction,
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+# What steers terminals, or turns the text behind it around: control characters, and marks of direction.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_BLANKS = str.maketrans({"\n": "\\n", "\t": "\\t"})
 
-def printable(text: str) -> str:
-    """Return a text that can be printed: backslash and digits where the locale cannot write the name of a file."""
+
+def printable(text: str, *, is_line: bool = False) -> str:
+    """Return a text that can be printed: names of files and columns may hold anything.
+
+    Backslash and digits stand for what would steer a terminal, and for what the locale cannot write.
+
+    Args:
+        text: Any.
+        is_line: Whether it stays one line, without tabs.
+    """
     encoding = sys.getfilesystemencoding()
+    text = _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    text = text.translate(_BLANKS) if is_line else text
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+class _PrintableRecords(logging.Filter):
+    """Lets what a log message is told of be printed: none of it begins a line, or steers the terminal."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                one if isinstance(one, int | float) else printable(str(one), is_line=True) for one in record.args
+            )
+        record.msg = printable(str(record.msg))
+        return True
+
+
+logging.getLogger("stoker").addFilter(_PrintableRecords())
 
 
 class StokerError(Exception):
     """Base of all errors that Stoker raises on its own account.
 
-    Its text can be printed: what the locale cannot write of the name of a file stands in it as backslash and digits.
+    Its text and notes can be printed, whatever names of files and columns stand in them; see `printable`.
     """
 
     def __str__(self) -> str:
         return printable(super().__str__())
+
+    def add_note(self, note: str, /) -> None:
+        """Add a note, which can be printed as well."""
+        super().add_note(printable(note))
 
 
 class SourceError(StokerError):

@@ -13,6 +13,7 @@ from rich.text import Text
 from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
 from stoker.cli.paint import print_json, print_line, table
 from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
+from stoker.errors import printable
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     else:
         heads, rows = _rows(found, known, counted="sample" if unit is None else "unit")
         heads = ["row_group" if head == "row group" else head for head in heads]
-        sys.stdout.writelines("\t".join(row) + "\n" for row in (heads, *rows))
+        sys.stdout.writelines("\t".join(printable(cell, is_line=True) for cell in row) + "\n" for row in (heads, *rows))
     return 0
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from stoker.errors import printable
 
 # In a file or a pipe nothing is cut or folded: who reads it is a program, or a person with a wide screen.
 _PIPE_WIDTH = 4000
@@ -20,12 +23,23 @@ def make_console(*, stderr: bool = False, pipe_width: int = _PIPE_WIDTH) -> Cons
     """Return a console on stdout or stderr, as wide as the terminal, or `pipe_width` in a pipe."""
     stream: TextIO = sys.stderr if stderr else sys.stdout
     is_narrow = stream.isatty() or "COLUMNS" in os.environ
-    return Console(file=stream, highlight=False, width=None if is_narrow else pipe_width, soft_wrap=False, emoji=False)
+    return PrintingConsole(
+        file=stream, highlight=False, width=None if is_narrow else pipe_width, soft_wrap=False, emoji=False
+    )
+
+
+class PrintingConsole(Console):
+    """A console on which no name of a file or a column can steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is shown; see `printable`."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def print_json(content: Mapping[str, object]) -> None:
     """Print one JSON object on stdout, indented, never coloured or folded."""
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    sys.stdout.write(json.dumps(content, indent=2).replace("\x7f", "\\u007f") + "\n")
 
 
 def table(
@@ -51,7 +65,7 @@ def table(
 
 def cells(*values: str | Text) -> list[Text]:
     """Return cells that are shown as they are, square brackets included."""
-    return [value if isinstance(value, Text) else Text(value) for value in values]
+    return [value if isinstance(value, Text) else Text(printable(value, is_line=True)) for value in values]
 
 
 def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stoker.cache.store import Store
     from stoker.fields.offsets import Int64
     from stoker.plan.known import Known, KnownSet
-    from stoker.plan.readiness import Rate
+    from stoker.plan.readiness import BuildRate
 
 
 # Chunks that are missing are counted; so many of them are named.
@@ -177,7 +177,7 @@ def _has(known: KnownSet, store: Store, chunk: int, on_error: str) -> bool:
     return store.size_of(Substitutes(known.catalogue, store).key(chunk)) is not None
 
 
-def _rate(known: KnownSet, store: Store | None, absent: list[int]) -> Rate:
+def _rate(known: KnownSet, store: Store | None, absent: list[int]) -> BuildRate:
     from stoker.host.machine import num_cores
     from stoker.plan.readiness import measured_rate, noted_rate
 

@@ -91,7 +91,10 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
         given: dict[str, Any] = {}
         if options.columns:
             # As in a CSV file: a name with a comma or with blanks around it stands in quotes.
-            given["columns"] = next(csv.reader([options.columns], skipinitialspace=True))
+            try:
+                given["columns"] = next(csv.reader([options.columns], skipinitialspace=True))
+            except csv.Error as error:
+                raise ValueError(f"--columns {options.columns!r}: {error}; such names stand in quotes") from None
         if options.chunk_size:
             given["chunk_size"] = options.chunk_size
         return Dataset(options.target, refresh=options.refresh, **given)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stoker.errors import printable
 from stoker.fields.offsets import Int64
 
 # Up to twice the chunk size a row group stays whole: half of it could be left over as a second, tiny decode. As far
@@ -34,7 +35,7 @@ class Fragment:
     def __str__(self) -> str:
         first, last = self.row_groups[0], self.row_groups[-1]
         text = f"{self.url} row group {first}" if first == last else f"{self.url} row groups {first}-{last}"
-        return text if self.rows is None else f"{text} rows {self.rows[0]}-{self.rows[1] - 1}"
+        return printable(text if self.rows is None else f"{text} rows {self.rows[0]}-{self.rows[1] - 1}", is_line=True)
 
 
 class RowGroup(NamedTuple):

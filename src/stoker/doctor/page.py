@@ -14,10 +14,11 @@ from pathlib import Path
 
 from stoker.doctor.story import Bar, Section, Share, SplitBar, Table, headline, sections, status, tiles
 from stoker.doctor.verdict import DoctorResult
+from stoker.errors import printable
 
 # What neither HTML nor XML allows in a text: controls, lone surrogates, noncharacters. Directions that turn text around
 # are among them: a file name must not rewrite the line that it stands in.
-_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_FORBIDDEN = re.compile("[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _BLANKS = re.compile(r"[\t\n\r\f\v]+")
 # A line must not break between the hyphens of an option that is to be typed.
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -75,7 +76,7 @@ def report_html(result: DoctorResult) -> str:
 
 def words(text: str) -> str:
     """Return a text on one line as HTML, what no page may hold replaced by U+FFFD."""
-    return escape(_FORBIDDEN.sub("\ufffd", _BLANKS.sub(" ", text)))
+    return escape(printable(_FORBIDDEN.sub("\ufffd", _BLANKS.sub(" ", text))))
 
 
 def _sentence(text: str) -> str:

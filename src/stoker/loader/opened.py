@@ -35,7 +35,7 @@ from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.index import Index
 from stoker.dataset.units.kinds import Pack, SamplingUnit
-from stoker.errors import FieldError
+from stoker.errors import FieldError, printable
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
@@ -464,7 +464,11 @@ def first_chunks(config: LoaderConfig, num_samples: Int64, spec: Spec) -> list[i
 
 
 def title_of(dataset: Dataset | Mixture) -> str:
-    """Return what people call a data set, in a line."""
+    """Return what people call a data set, in a line that can be printed."""
+    return printable(_title(dataset), is_line=True)
+
+
+def _title(dataset: Dataset | Mixture) -> str:
     if isinstance(dataset, Mixture):
         return f"a mixture of {', '.join(dataset.names)}"
     sources = list(map(str, dataset.sources))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from stoker.errors import printable
 from stoker.metrics.stats import LoaderStats
 
 Values: TypeAlias = Mapping[tuple[str, ...], float]
@@ -109,7 +110,7 @@ class LoadersByName:
         for name, loader in named.items():
             if not isinstance(name, str) or not callable(getattr(loader, "stats", None)):
                 raise TypeError(f"give a loader, or loaders by name, not {name!r}: {type(loader).__name__}")
-        self._loaders = {name: weakref.ref(loader) for name, loader in named.items()}
+        self._loaders = {printable(name, is_line=True): weakref.ref(loader) for name, loader in named.items()}
 
     def stats(self) -> dict[str, LoaderStats]:
         """Return what the loaders that are still there have done so far, by name."""

@@ -57,7 +57,7 @@ def needed_chunks(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
+class BuildRate:
     """How fast chunks come.
 
     Attributes:
@@ -71,7 +71,7 @@ class Rate:
     told: str
 
 
-def noted_rate(known: KnownSet, store: Store, present: Sequence[int]) -> Rate | None:
+def noted_rate(known: KnownSet, store: Store, present: Sequence[int]) -> BuildRate | None:
     """Return how fast the chunks that are there were published last, as their files say; None where they do not."""
     written = []
     for chunk in present:
@@ -87,14 +87,14 @@ def noted_rate(known: KnownSet, store: Store, present: Sequence[int]) -> Rate | 
         return None
     # The time that the first of them took is not known.
     num_samples = int(known.num_samples[chunks[1:]].sum())
-    return Rate(
+    return BuildRate(
         samples_s=num_samples / float(times[-1] - times[first]),
         is_bound=False,
         told=f"as the last {len(chunks)} chunks that were built here",
     )
 
 
-def measured_rate(known: KnownSet, chunk: int, *, num_threads: int) -> Rate:
+def measured_rate(known: KnownSet, chunk: int, *, num_threads: int) -> BuildRate:
     """Return how fast chunks could come at most: reads one, and counts neither transform nor writing.
 
     Blocks: until it is read and decoded.
@@ -106,7 +106,7 @@ def measured_rate(known: KnownSet, chunk: int, *, num_threads: int) -> Rate:
     for _, table in known.catalogue.read(chunk):
         num_rows += table.num_rows
     passed_s = max(time.perf_counter() - start_s, 1e-9)
-    return Rate(
+    return BuildRate(
         samples_s=num_threads * num_rows / passed_s,
         is_bound=True,
         told="reading and decoding one chunk, as fast in every thread; transform and writing come on top",

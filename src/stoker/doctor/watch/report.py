@@ -16,6 +16,7 @@ from stoker.doctor.watch.tally import COUNTED, StepKind, Tally, TimeSpread
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.watch.verdict import Replay, WatchVerdict, judge
 from stoker.doctor.words import factor_text, share_text, time_text
+from stoker.errors import printable
 from stoker.words import bar_text, count_text
 
 _WIDTH = 100
@@ -82,7 +83,7 @@ class WatchReport:
         return content
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return printable("\n".join(_lines(self)))
 
 
 def make_report(
