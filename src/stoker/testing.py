@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError, SourceMissingError
-from stoker.storage.storage import BytesLike, ObjectInfo, Storage
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage, VersionReader, check_same, version_reader
 
 # A transfer holds the link for this long at a time, then the others have their turn: short enough to share fairly,
 # long enough that a wait is not mostly overhead.
@@ -111,6 +111,13 @@ class MemoryStorage:
             self.bytes_read += num_bytes
         return memoryview(content)[offset : offset + num_bytes]
 
+    def read_version(self, info: ObjectInfo, offset: int, num_bytes: int) -> memoryview:
+        """Return the same of the object that `info` describes, and of no other."""
+        data = self.read(info.url, offset, num_bytes)
+        with self._lock:
+            check_same(info, self._info(info.url))
+        return data
+
     def _info(self, url: str) -> ObjectInfo:
         content, version = self._objects[url]
         return ObjectInfo(url=url, size_bytes=len(content), version=version)
@@ -170,8 +177,19 @@ class SlowStorage:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return what `inner` reads, after the latency and the time on the link."""
+        return self._read(lambda: self.inner.read(url, offset, num_bytes), num_bytes)
+
+    @property
+    def read_version(self) -> VersionReader | None:
+        """The same for reads whose version `inner` proves, if it does."""
+        read = version_reader(self.inner)
+        if read is None:
+            return None
+        return lambda info, offset, num_bytes: self._read(lambda: read(info, offset, num_bytes), num_bytes)
+
+    def _read(self, read: Callable[[], BytesLike], num_bytes: int) -> BytesLike:
         self._delay()
-        data = self.inner.read(url, offset, num_bytes)
+        data = read()
         if math.isfinite(self._bandwidth):
             turn = max(_MIN_TURN_BYTES, int(self._bandwidth * _TURN_S))
             begun = self._clock()
@@ -241,13 +259,29 @@ class FlakyStorage:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return what `inner` reads, unless it is this read's turn to fail."""
+        self._fail_in_turn()
+        return self.inner.read(url, offset, num_bytes)
+
+    @property
+    def read_version(self) -> VersionReader | None:
+        """The same for reads whose version `inner` proves, if it does."""
+        read = version_reader(self.inner)
+        if read is None:
+            return None
+
+        def read_in_turn(info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
+            self._fail_in_turn()
+            return read(info, offset, num_bytes)
+
+        return read_in_turn
+
+    def _fail_in_turn(self) -> None:
         with self._lock:
             self.num_reads += 1
             fails = self.num_reads in self._reads or (self._every is not None and self.num_reads % self._every == 0)
             self.num_failed += fails
         if fails:
             raise self._error()
-        return self.inner.read(url, offset, num_bytes)
 
     def __repr__(self) -> str:
         return f"FlakyStorage({self.inner!r})"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import multiprocessing
 import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,7 +22,7 @@ from tests.strategies import check_samples, sample_table, write_files
 
 from stoker import Dataset, Loader
 from stoker.errors import SourceChangedError, SourceError, SourceMissingError
-from stoker.storage.clients import s3_arguments
+from stoker.storage.clients import checked_options, client_of
 from stoker.storage.find_storage import storage_for
 from stoker.storage.retry import NUM_TRIES
 
@@ -151,7 +151,7 @@ def test_the_first_start_lists_once_and_reads_of_every_object_its_footer(server,
         "run[3]/a*b?.parquet",
         "back\\slash/{x}.parquet",
         " a /-b .parquet",
-        "k=%41/tab\t.parquet",
+        "k=%41/tab.parquet",
     ],
 )
 def test_keys_stand_in_urls_as_they_are(server, bucket, key):
@@ -170,7 +170,7 @@ def test_a_question_mark_before_an_equals_sign_is_written_as_a_set(server, bucke
     assert rows(f"{bucket}/a[?]x=1.parquet", server) == list(range(10))
 
 
-@pytest.mark.parametrize("key", ["a//b.parquet", "a/../b.parquet", "./b.parquet"])
+@pytest.mark.parametrize("key", ["a//b.parquet", "a/../b.parquet", "./b.parquet", "a/tab\t.parquet"])
 def test_a_key_that_the_client_cannot_ask_for_is_an_error_that_says_so(server, bucket, key):
     server.put_table(f"{bucket}/{key}", sample_table(10))
     with pytest.raises(SourceError, match=r"no key with '//'"):
@@ -194,6 +194,7 @@ def test_where_listings_have_milliseconds_and_headers_seconds_nothing_has_change
 def test_an_object_overwritten_after_listing_is_an_error_that_names_it(server, lake):
     catalogue = Dataset(lake, storage_options=server.options()).open()
     url = catalogue.files[0].url
+    list(catalogue.read(0))  # what was read whole with its footer
     server.put_table(url, sample_table(99))
     with pytest.raises(SourceChangedError, match="refresh=True") as caught:
         list(catalogue.read(0))
@@ -203,6 +204,7 @@ def test_an_object_overwritten_after_listing_is_an_error_that_names_it(server, l
 def test_an_object_deleted_after_listing_is_missing(server, lake):
     catalogue = Dataset(lake, storage_options=server.options()).open(wait=again_at_once)
     path = catalogue.files[0].url.removeprefix("s3:/")
+    list(catalogue.read(0))  # what was read whole with its footer
     server.fault = lambda environ: refusal(404, "NoSuchKey") if environ["PATH_INFO"] == path else None
     with pytest.raises(SourceMissingError) as caught:
         list(catalogue.read(0))
@@ -267,7 +269,7 @@ def test_a_refused_read_says_why_however_short_it_is(server, bucket, num_bytes):
     server.put(f"{bucket}/a", bytes(4_000))
     storage.read(f"{bucket}/a", 0, 1)
     server.fault = lambda environ: refusal(403, "AccessDenied") if environ["REQUEST_METHOD"] == "GET" else None
-    with pytest.raises(SourceError, match=r"ACCESS_DENIED.*credentials"):
+    with pytest.raises(SourceError, match=r"AccessDenied.*credentials"):
         storage.read(f"{bucket}/a", 0, num_bytes)
 
 
@@ -286,7 +288,7 @@ def test_a_throttling_store_is_asked_again(server, lake):
 def test_a_store_that_stays_down_is_given_up_with_its_name(server, lake):
     server.fault = lambda environ: refusal(503, "SlowDown")
     error = failure(lake + "/", server)
-    assert "SLOW_DOWN" in str(error)
+    assert "SlowDown" in str(error)
     assert error.__notes__ == [f"given up after {NUM_TRIES} tries"]
     assert len(server.requests) == NUM_TRIES  # the client below does not try again by itself
 
@@ -301,7 +303,7 @@ def test_a_server_that_never_answers_is_given_up(server, lake):
     server.fault = fault
     dataset = Dataset(lake, storage_options=server.options(request_timeout=1))
     try:
-        with pytest.raises(SourceError, match="Timeout") as caught:
+        with pytest.raises(SourceError, match="nothing came within the time limit") as caught:
             dataset.open(wait=lambda seconds: True)
     finally:
         over.set()
@@ -369,23 +371,60 @@ def test_the_environment_names_endpoint_and_credentials(server, bucket, monkeypa
         assert catalogue.num_samples.sum() == 10
 
 
+def client(options=None, **environment):
+    """How the client of a bucket is made."""
+    given = checked_options("s3", authority="bucket", query="", options={"region": "r", **(options or {})})
+    return client_of("s3", authority="bucket", given=given, environment={"HOME": "/nowhere", **environment})
+
+
 def test_a_client_gives_up_in_seconds_unless_told_otherwise():
-    ours = s3_arguments({}, environment={})
-    assert ours["request_timeout"] <= 5
-    assert ours["connect_timeout"] <= 3
-    assert s3_arguments({"request_timeout": 60}, environment={})["request_timeout"] == 60
-    strategy = pafs.AwsDefaultS3RetryStrategy(max_attempts=9)
-    assert s3_arguments({"retry_strategy": strategy}, environment={})["retry_strategy"] is strategy
+    limits = client().limits
+    assert limits["read_timeout"].total_seconds() <= 5
+    assert limits["connect_timeout"].total_seconds() <= 3
+    assert client({"request_timeout": 60}).limits["read_timeout"].total_seconds() == 60
+    assert client({"request_timeout": 600}).limits["timeout"].total_seconds() == 600
 
 
 def test_an_endpoint_may_have_its_scheme():
     for given, environment in (
         ({"endpoint_override": "http://h:1/"}, {"AWS_ENDPOINT_URL": "https://other"}),
+        ({"endpoint_override": "h:1", "scheme": "http"}, {}),
         ({}, {"AWS_ENDPOINT_URL": "http://h:1"}),
         ({}, {"AWS_ENDPOINT_URL_S3": "http://h:1", "AWS_ENDPOINT_URL": "https://other"}),
     ):
-        found = s3_arguments(given, environment=environment)
-        assert (found["endpoint_override"], found["scheme"]) == ("h:1", "http")
+        found = client(given, **environment)
+        assert (found.config["aws_endpoint_url_s3"], found.limits["allow_http"]) == ("http://h:1", True)
+
+
+def test_a_profile_gives_keys_or_says_what_signs_in(tmp_path):
+    (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    (tmp_path / "config").write_text("[profile lab]\nregion = r\n[profile sso]\nsso_session = x\n")
+    files = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
+    found = client(AWS_PROFILE="lab", **files)
+    assert (found.config["aws_access_key_id"], found.config["aws_secret_access_key"]) == ("a", "b")
+    assert client(AWS_PROFILE="sso", **files).profile == "sso"
+    assert client(AWS_PROFILE="sso", AWS_ACCESS_KEY_ID="a", **files).profile is None
+    assert client({"role_arn": "arn:x", "external_id": "e"}).role["ExternalId"] == "e"
+
+
+def test_a_process_forked_from_one_that_has_read_reads_by_itself(server, lake):
+    url = f"{lake}/day=0/part-0.parquet"
+    used, new = (storage_for(url, storage_options=server.options()) for _ in range(2))
+    expected = bytes(used.read(url, 0, 4))
+    fork = multiprocessing.get_context("fork")
+    for storage in (used, new):
+        read, write = fork.Pipe(duplex=False)
+        children = [
+            fork.Process(target=lambda s=storage, w=write: w.send(bytes(s.read(url, 0, 4)))),
+            fork.Process(target=lambda s=storage, w=write: w.send(bytes(s.read(url, 0, 4)))),
+        ]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(30)
+        assert [child.exitcode for child in children] == [0, 0]
+        assert [read.recv() for _ in children] == [expected] * 2
+    assert bytes(used.read(url, 0, 4)) == expected
 
 
 def test_credentials_in_a_url_are_refused_since_urls_are_shown():

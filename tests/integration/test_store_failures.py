@@ -158,7 +158,11 @@ def test_a_store_that_nobody_answers_for_is_told_from_one_that_holds_nothing(dea
     url, options, way_out = {
         "http": (f"http://{place}/a.parquet", {}, "check the network"),
         "https": (f"https://{place}/a.parquet", {}, "check the network"),
-        "gs": ("gs://box/a.parquet", {"endpoint_override": place, "scheme": "http"}, "endpoint_override"),
+        "gs": (
+            "gs://box/a.parquet",
+            {"endpoint_override": place, "scheme": "http", "anonymous": True},
+            "endpoint_override",
+        ),
         "abfss": (
             "abfss://box@account.dfs.core.windows.net/a.parquet",
             {"account_key": KEY, "blob_storage_authority": place, "blob_storage_scheme": "http"},

@@ -28,7 +28,7 @@ from stoker.host.machine import num_cores
 from stoker.metrics.stages import OnStage, ignore_stage, timed
 from stoker.parquet.footers import Footers
 from stoker.storage.retry import RetryingStorage, Wait
-from stoker.storage.storage import UNKNOWN, Storage
+from stoker.storage.storage import UNKNOWN, Storage, VersionReader, version_reader
 from stoker.storage.stores import store_of
 from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of
@@ -204,14 +204,14 @@ class _Opening:
 
     def _look_through(
         self,
-        listed: list[Listed],
+        files: list[Listed],
         table: LakeTable | None,
         origin: Origin,
         footers: Footers,
         num_threads: int,
         on_count: OnCount | None,
     ) -> Catalogue:
-        files, schema, partitions = read_layouts(listed, footers, self._storage, table, num_threads=num_threads)
+        schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
         cut = self._dataset.cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, origin, footers)
@@ -304,3 +304,7 @@ class _Lazy:
 
     def read(self, url: str, offset: int, num_bytes: int) -> Any:
         return self.storage.read(url, offset, num_bytes)
+
+    @property
+    def read_version(self) -> VersionReader | None:
+        return version_reader(self.storage)

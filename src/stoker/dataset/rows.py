@@ -29,7 +29,7 @@ from stoker.storage.fetch import (
     plan_ranges,
 )
 from stoker.storage.stopwatch import Stopwatch
-from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.storage import ObjectInfo, Storage, version_reader
 
 # Threads that fetch the windows of one huge row group from a remote store.
 _STREAM_THREADS = 8
@@ -226,10 +226,19 @@ class RowReader:
         if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
             return Ranges(info, self._storage, (), on_wait=watch.wait)
         start = time.perf_counter_ns()
-        spans = plan_ranges(chunks, size_bytes=info.size_bytes, max_hole_bytes=self._times.hole_bytes)
-        if self._is_local:
-            ranges = fetch_local(info, self._storage, spans)
+        whole = self._footers.take_whole(info)
+        if whole is not None:
+            ranges = Ranges(info, self._storage, [(ByteRange(0, info.size_bytes), whole)])
+            ranges.num_bytes = 0  # fetched when the data set was opened
+        elif self._is_local:
+            ranges = fetch_local(info, self._storage, plan_ranges(chunks, size_bytes=info.size_bytes))
         else:
+            spans = plan_ranges(
+                chunks,
+                size_bytes=info.size_bytes,
+                max_hole_bytes=self._times.hole_bytes,
+                most_waste=self._times.most_waste,
+            )
             ranges = fetch(info, self._storage, spans, self._times)
         watch.wait(start, time.perf_counter_ns())
         return ranges
@@ -247,7 +256,9 @@ class RowReader:
         group = int(self._known.start[unit[0]])
         where = f"{file.info.url} row group {group}"
         spans = self._spans(footer, [group], leaves, file.info)
-        check_unchanged(file.info, self._storage)
+        is_proven = version_reader(self._storage) is not None  # by each read
+        if not is_proven:
+            check_unchanged(file.info, self._storage)
         watch = Stopwatch()
         stream = StreamedRanges(
             file.info,
@@ -278,8 +289,9 @@ class RowReader:
                 table = self._finished(footer.layout.named(table), file, want, where=str(self.fragments[j]))
                 watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=want.sizes.of(table))
                 reported = stream.num_bytes
-                # What was read so far is from the version that was listed, or it is not handed over.
-                check_unchanged(file.info, self._storage)
+                if not is_proven:
+                    # What was read so far is from the version that was listed, or it is not handed over.
+                    check_unchanged(file.info, self._storage)
                 yield j, table
                 del table
         finally:

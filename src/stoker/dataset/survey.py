@@ -29,7 +29,7 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, choose_columns, flat_fields
 from stoker.parquet.unify import unify
 from stoker.storage.each import for_each
-from stoker.storage.storage import NOT_LISTED, ObjectInfo, Storage
+from stoker.storage.storage import ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
 
 _log = logging.getLogger("stoker")
@@ -78,23 +78,19 @@ _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_sa
 
 
 def read_layouts(
-    listed: Sequence[Listed], footers: Footers, storage: Storage, table: LakeTable | None, *, num_threads: int
-) -> tuple[list[Listed], pa.Schema, pa.Schema]:
-    """Read every footer; return the files, the schema that all share or that of their table, and partition columns.
+    files: Sequence[Listed], footers: Footers, table: LakeTable | None, *, num_threads: int
+) -> tuple[pa.Schema, pa.Schema]:
+    """Read every footer; return the schema that all files share or that of their table, and partition columns.
 
-    A file of which the listing told too little is looked up just before its footer is read, while it is open. A
-    partition column takes the place of a column of that name in the files, as in Spark.
+    A partition column takes the place of a column of that name in the files, as in Spark.
 
     Raises:
         SourceError: A footer cannot be read.
         FieldError: The files' schemas contradict each other.
     """
-    files = list(listed)
     layouts: list[Layout | None] = [None] * len(files)
 
     def work(i: int) -> None:
-        if files[i].info.version == NOT_LISTED:
-            files[i] = replace(files[i], info=storage.stat(files[i].info.url))
         layouts[i] = footers.get(files[i].info).layout
 
     work(0)
@@ -109,11 +105,11 @@ def read_layouts(
             check_values(missing[id(layout)], file)
         distinct.setdefault(id(layout), (layout, file.info.url))
     if table is not None:
-        return files, *table.columns()
+        return table.columns()
     partitions = pa.schema(partition_fields(files))
     unified = unify(list(distinct.values()))
     schema = pa.schema([field for field in unified if field.name not in partitions.names])
-    return files, schema, partitions
+    return schema, partitions
 
 
 def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:

@@ -30,11 +30,15 @@ from stoker.parquet.other_formats import way_out
 from stoker.parquet.schema import Layout
 from stoker.storage.failures import decoding
 from stoker.storage.files import open_small, write_aside
-from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.storage import ObjectInfo, Storage, read_of, version_reader
 from stoker.storage.urls import name_bytes, name_of
 
 # One read gets the whole footer of nearly every file: footers take about 100 bytes a column and row group.
 TAIL_BYTES = 64 * 1024
+# A file of this size from a store is read whole with its footer, as long as these bytes have room until they are
+# decoded: another request would take longer than the bytes.
+_WHOLE_BYTES = 256 * 1024
+_WHOLE_ROOM_BYTES = 64 << 20
 _MAGIC = b"PAR1"
 _MAGIC_ENCRYPTED = b"PARE"
 _SIGNATURE_BYTES = 28
@@ -94,8 +98,8 @@ class Footer:
         return self.numbers.chunks.nbytes + self.numbers.groups.nbytes
 
 
-def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
-    """Return the footer of one file; one read for footers up to 64 KiB, two beyond.
+def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BYTES) -> tuple[pa.Buffer, bytes]:
+    """Return the footer of one file, and the end of it that was read: one read for footers up to 64 KiB, two beyond.
 
     Raises:
         SourceError: It is no Parquet file, is cut off, or is encrypted.
@@ -103,8 +107,8 @@ def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
     url, size = info.url, info.size_bytes
     if size < 12:
         raise SourceError(f"{url} is no Parquet file: it has {size} bytes{way_out(url, [url])}", url=url)
-    tail_bytes = min(TAIL_BYTES, size)
-    tail = bytes(memoryview(storage.read(url, size - tail_bytes, tail_bytes)).cast("B"))
+    tail_bytes = min(tail_bytes, size)
+    tail = bytes(read_of(info, storage, size - tail_bytes, tail_bytes))
     magic = tail[-4:]
     if magic == _MAGIC_ENCRYPTED:
         raise SourceError(f"{url} is encrypted, footer and all: Stoker has no keys; decrypt it first", url=url)
@@ -118,8 +122,8 @@ def read_footer(info: ObjectInfo, storage: Storage) -> pa.Buffer:
         raise SourceError(f"{url} is corrupt: a footer of {length:,} bytes in a file of {size:,}", url=url)
     if length + 8 > tail_bytes:
         missing = length + 8 - tail_bytes
-        tail = bytes(memoryview(storage.read(url, size - length - 8, missing)).cast("B")) + tail
-    return pa.py_buffer(_MAGIC + tail[-(length + 8) :])
+        tail = bytes(read_of(info, storage, size - length - 8, missing)) + tail
+    return pa.py_buffer(_MAGIC + tail[-(length + 8) :]), tail
 
 
 def parse_footer(buffer: pa.Buffer, url: str) -> pq.FileMetaData:
@@ -165,6 +169,8 @@ class Footers:
         self._lock = threading.Lock()
         self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}  # read, and compressed
         self._packed_bytes = 0
+        self._whole: dict[ObjectInfo, bytes] = {}
+        self._whole_bytes = 0
         self._kept: Mapping[ObjectInfo, tuple[pa.Array, int, int]] | None = None
         self._footers: OrderedDict[ObjectInfo, Footer] = OrderedDict()
         self._footer_bytes = 0
@@ -224,7 +230,7 @@ class Footers:
             SourceError: It cannot be read.
         """
         num_bytes = min(num_bytes, info.size_bytes - offset)
-        return bytes(memoryview(self._storage.read(info.url, offset, num_bytes)).cast("B")) if num_bytes > 0 else b""
+        return bytes(read_of(info, self._storage, offset, num_bytes)) if num_bytes > 0 else b""
 
     def forget(self) -> None:
         """Free what opening needs most of, where it is much."""
@@ -256,13 +262,33 @@ class Footers:
             if _is_inflated(packed[0], room):
                 return pa.py_buffer(room)
             _log.warning("the kept footer of %s is damaged: it is read from the source again", info.url)
-        buffer = read_footer(info, self._storage)
+        buffer = self._read_footer(info)
         packed = (pa.Codec(_CODEC).compress(buffer), buffer.size)
         with self._lock:
             if self._path is not None or self._packed_bytes + packed[0].size <= _MEMORY_BYTES:
                 self._packed[info] = packed
                 self._packed_bytes += packed[0].size
         return buffer
+
+    def _read_footer(self, info: ObjectInfo) -> pa.Buffer:
+        # Not of a storage that cannot prove which version it reads: then an object is looked up again behind the read.
+        is_small = info.size_bytes <= _WHOLE_BYTES and version_reader(self._storage) is not None
+        with self._lock:
+            is_kept = is_small and self._whole_bytes + info.size_bytes <= _WHOLE_ROOM_BYTES
+            self._whole_bytes += is_kept * info.size_bytes
+        buffer, tail = read_footer(info, self._storage, tail_bytes=_WHOLE_BYTES if is_kept else TAIL_BYTES)
+        if is_kept:
+            with self._lock:
+                self._whole_bytes -= info.size_bytes * (info in self._whole)
+                self._whole[info] = tail
+        return buffer
+
+    def take_whole(self, info: ObjectInfo) -> memoryview | None:
+        """Return a small file that was read with its footer, once; None where it is not in memory."""
+        with self._lock:
+            whole = self._whole.pop(info, None)
+            self._whole_bytes -= len(whole or b"")
+        return None if whole is None else memoryview(whole)
 
     def _find(self, info: ObjectInfo) -> tuple[pa.Buffer, int] | None:
         """Return a footer that was read or kept, compressed, and how large it is."""

@@ -1,64 +1,104 @@
-"""The clients of stores that pyarrow.fs has: made of a URL, of options and of what is good for a training run.
+"""What leads to a store and lets us in: options as users spell them, the environment and profiles, for its client.
 
-Left to themselves they try for minutes before they say that a store is gone, in which the step that waits for the batch
-says nothing. Here each gives up in seconds, and trying again is done in one place, `storage/retry.py`.
+The spellings are those of pyarrow's clients, which users of Parquet know: `access_key`, `endpoint_override`,
+`anonymous`. The client of all object stores is obstore (`object_store.py`), which takes others.
 """
 
 from __future__ import annotations
 
 import configparser
 import re
-import socket
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
-
-import pyarrow.fs as pafs
 
 # A packet that was lost on the way to the store is sent again after 1 and 3 s: less would give up before.
 _CONNECT_TIMEOUT_S = 3.0
-# Without a single byte, on any system: the client measures its flow. With 4 tries a store that accepts connections and
-# says nothing is given up after 25 s, one that stops in the midst of an answer after 50 s.
-_REQUEST_TIMEOUT_S = 5.0
-# Google's client tries for 15 minutes by itself.
-_GCS_RETRY_LIMIT = timedelta(seconds=1)
+# Without a single byte. With 4 tries a store that accepts connections and says nothing is given up after 25 s.
+READ_TIMEOUT_S = 5.0
+# Of one request, however slowly it trickles: 16 MiB at 140 kB/s.
+_REQUEST_TIMEOUT_S = 120.0
 
-_CLIENTS = {
-    "s3": "S3FileSystem",
-    "gs": "GcsFileSystem",
-    "gcs": "GcsFileSystem",
-    "abfs": "AzureFileSystem",
-    "abfss": "AzureFileSystem",
-    "hdfs": "HadoopFileSystem",
-    "viewfs": "HadoopFileSystem",
+# Option -> what obstore calls it and its type; "" is taken from us and has no effect, since we only read.
+_TIMES = {"connect_timeout": ("", float), "request_timeout": ("", float)}
+_PLACE = {"endpoint_override": ("", str), "scheme": ("", str)}
+_S3 = {
+    "access_key": ("access_key_id", str),
+    "secret_key": ("secret_access_key", str),
+    "session_token": ("session_token", str),
+    "anonymous": ("skip_signature", bool),
+    "region": ("region", str),
+    "force_virtual_addressing": ("virtual_hosted_style_request", bool),
+    **dict.fromkeys(("role_arn", "session_name", "external_id", "profile", "tls_ca_file_path"), ("", str)),
+    **dict.fromkeys(("load_frequency", "proxy_options", "retry_strategy", "default_metadata"), ("", object)),
+    **dict.fromkeys(("background_writes", "allow_bucket_creation", "allow_bucket_deletion"), ("", bool)),
 }
-ARROW_SCHEMES = frozenset(_CLIENTS)
+_GOOGLE = {
+    "access_token": ("bearer_token", str),
+    "anonymous": ("skip_signature", bool),
+    "project_id": ("", str),
+    **dict.fromkeys(("default_bucket_location", "credential_token_expiration", "retry_time_limit"), ("", object)),
+}
+_AZURE = {
+    "account_name": ("account_name", str),
+    "account_key": ("account_key", str),
+    "sas_token": ("sas_key", str),
+    "tenant_id": ("tenant_id", str),
+    "client_id": ("client_id", str),
+    "client_secret": ("client_secret", str),
+    "anonymous": ("skip_signature", bool),
+    **dict.fromkeys(("blob_storage_authority", "blob_storage_scheme"), ("", str)),
+    **dict.fromkeys(("dfs_storage_authority", "dfs_storage_scheme"), ("", str)),
+}
+_HADOOP = {
+    **dict.fromkeys(("user", "kerb_ticket"), ("", str)),
+    **dict.fromkeys(("replication", "buffer_size", "default_block_size"), ("", int)),
+    "extra_conf": ("", dict),
+}
+_OPTIONS: Mapping[str, Mapping[str, tuple[str, type]]] = {
+    "s3": {**_S3, **_PLACE, **_TIMES},
+    "gs": (_gs := {**_GOOGLE, **_PLACE, **_TIMES}),
+    "gcs": _gs,
+    "abfs": (_abfs := {**_AZURE, **_TIMES}),
+    "abfss": _abfs,
+    "hdfs": _HADOOP,
+    "viewfs": _HADOOP,
+}
+# Schemes whose URLs may have options, and whose options are these.
+OWN_SCHEMES = frozenset(_OPTIONS)
 
 
 class WrongArgumentError(ValueError):
     """An argument that only making the client shows to be wrong: a plain `ValueError` to the user."""
 
 
-def filesystem_for(
-    scheme: str, *, authority: str, query: str, options: Mapping[str, Any], environment: Mapping[str, str]
-) -> pafs.FileSystem:
-    """Return the file system that opens URLs of a scheme of `ARROW_SCHEMES`.
+class Client(NamedTuple):
+    """How the client of an object store is made.
 
-    Args:
-        scheme: Such as "s3".
-        authority: What stands behind it: the bucket, "container@account.host", or host and port.
-        query: Options from the URL, "endpoint_override=localhost:9000&scheme=http".
-        options: The arguments of the client; they count more than those from the URL.
-        environment: The variables of the environment.
+    Attributes:
+        kind: Name of its class in `obstore.store`.
+        config: Its settings.
+        limits: Those of its connections, time limits among them.
+        role: For S3: the role to take on, as arguments of `obstore.auth.boto3.StsCredentialProvider`.
+        profile: For S3: the profile whose credentials only boto3 gets.
+    """
 
-    Blocks:
-        For a bucket of Amazon's without a region among the options: on one request that asks for it.
+    kind: str
+    config: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    role: Mapping[str, str] | None = None
+    profile: str | None = None
+
+
+def checked_options(scheme: str, *, authority: str, query: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a URL's query and those beside it, which count more, without those that are None.
 
     Raises:
-        WrongArgumentError: The client does not know an option or take its value, or this pyarrow lacks the client.
-        FileNotFoundError: There is no such bucket.
+        WrongArgumentError: One does not exist or has another type, or the URL holds credentials.
     """
     if "@" in authority and scheme in ("s3", "gs", "gcs"):
         # Error messages and logs show URLs.
@@ -66,122 +106,108 @@ def filesystem_for(
             f"{scheme}://...@{authority.rsplit('@', 1)[1]}: credentials do not belong into a URL, "
             "give them in storage_options"
         )
-    client = getattr(pafs, _CLIENTS[scheme], None)
-    if client is None:
-        raise WrongArgumentError(f"this pyarrow was built without {_CLIENTS[scheme]}, which {scheme}:// needs")
-    names = option_names(client)
-    try:
-        given = checked({**_from_query(query), **options}, names=names, scheme=scheme)
-    except WrongArgumentError as error:
+    known = _OPTIONS[scheme]
+    given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
+    if unknown := sorted(set(given) - set(known)):
         hint = "; in a URL, a '?' that is part of a key is written [?]" if query else ""
-        raise WrongArgumentError(f"{error}{hint}") from None
-    try:
-        if scheme == "s3":
-            arguments = s3_arguments(given, environment=environment)
-            if "region" not in arguments and "endpoint_override" not in arguments:
-                arguments.update(_region_of(authority))
-            return client(**arguments)
-        if scheme in ("gs", "gcs"):
-            return client(**{"retry_time_limit": _GCS_RETRY_LIMIT, **_google_endpoint(environment), **given})
-        if not given:
-            return pafs.FileSystem.from_uri(f"{scheme}://{authority}/")[0]
-        if scheme in ("abfs", "abfss"):
-            account = authority.rpartition("@")[2].partition(".")[0]
-            return client(**{**({"account_name": account} if "@" in authority else {}), **given})
-        host, _, port = authority.partition(":")
-        return client(**{"host": host or "default", "port": int(port or 0), **given})
-    except (TypeError, ValueError) as error:
-        raise WrongArgumentError(f"storage_options for {scheme}: {error}") from error
-
-
-def address_of(
-    scheme: str, *, authority: str, options: Mapping[str, Any], environment: Mapping[str, str]
-) -> tuple[str, int] | None:
-    """Return host and port of a store whose client waits for minutes for a connection; None where it is another's.
-
-    Arguments as of `filesystem_for`.
-    """
-    if any(name.lower() in ("https_proxy", "http_proxy", "all_proxy") and environment[name] for name in environment):
-        return None
-    if scheme in ("gs", "gcs"):
-        if environment.get("CLOUD_STORAGE_EMULATOR_ENDPOINT"):
-            return None
-        options = {**_google_endpoint(environment), **options}
-        place, http = str(options.get("endpoint_override") or "storage.googleapis.com"), options.get("scheme")
-    elif scheme in ("abfs", "abfss"):
-        account = str(options.get("account_name") or authority.rpartition("@")[2].partition(".")[0])
-        place, http = str(options.get("blob_storage_authority") or ".blob.core.windows.net"), None
-        place, http = account + place if place.startswith(".") else place, options.get("blob_storage_scheme")
-    else:
-        return None
-    host, _, port = place.rpartition("://")[2].partition(":")
-    return host, int(port) if port.isdigit() else 80 if http == "http" else 443
-
-
-def reach(host: str, port: int) -> None:
-    """Connect to a store, and hang up.
-
-    Raises:
-        ConnectionError: Nothing answers.
-    """
-    try:
-        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise ConnectionError(f"nothing answers at {host}:{port} ({error})") from error
-
-
-def web_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of fsspec's client of web servers, with time limits: its own is five minutes."""
-    try:
-        import aiohttp
-    except ImportError:
-        return dict(options)  # fsspec says so
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_REQUEST_TIMEOUT_S)
-    return {**options, "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})}}
-
-
-def option_names(client: type) -> tuple[str, ...]:
-    """Return the arguments of one of pyarrow's clients, which are known from its first line of help alone."""
-    line = (client.__doc__ or "").strip().partition("\n")[0]
-    inside = re.sub(r"\([^()]*\)", "", line.partition("(")[2].rpartition(")")[0])
-    parts = (part.partition("=")[0].partition(":")[0].split() for part in inside.split(","))
-    return tuple(part[-1] for part in parts if part and part[-1] != "*")
-
-
-def checked(given: Mapping[str, Any], *, names: tuple[str, ...], scheme: str) -> dict[str, Any]:
-    """Return `given` as it is.
-
-    Raises:
-        WrongArgumentError: A name is not among `names`.
-    """
-    if names and (unknown := sorted(set(given) - set(names))):
         raise WrongArgumentError(
-            f"storage_options for {scheme} do not have {', '.join(map(repr, unknown))}; they are {', '.join(names)}"
+            f"storage_options for {scheme} do not have {', '.join(map(repr, unknown))}; "
+            f"they are {', '.join(known)}{hint}"
         )
-    return dict(given)
+    return {name: _typed(scheme, name, value) for name, value in given.items() if value is not None}
 
 
-def s3_arguments(given: Mapping[str, Any], *, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments for S3: what is given, the endpoint of the environment, and time limits.
+def _typed(scheme: str, name: str, value: Any) -> Any:
+    kind = _OPTIONS[scheme][name][1]
+    if isinstance(value, str) and kind in (bool, float, int):  # as in a URL
+        try:
+            return value.lower() == "true" if kind is bool else kind(value)
+        except ValueError:
+            raise WrongArgumentError(f"{name} in a URL must be a number, not {value!r}") from None
+    if not isinstance(value, int | float if kind is float else kind):
+        raise WrongArgumentError(f"storage_options for {scheme}: {name} must be {kind.__name__}, not {value!r}")
+    return value
+
+
+def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> Client:
+    """Return how to make the client of a bucket.
 
     Args:
-        given: Arguments of `pyarrow.fs.S3FileSystem`; an endpoint may have its scheme, "http://localhost:9000".
-        environment: Where endpoints are looked for, and the profile: see `s3_endpoint`.
+        scheme: Such as "s3".
+        authority: What stands behind it: the bucket, or "container@account.host".
+        given: As `checked_options` returns them.
+        environment: The variables of the environment.
+
+    Blocks:
+        For a bucket of Amazon's without a region: on one request that asks for it.
+
+    Raises:
+        FileNotFoundError: There is no such bucket.
     """
-    arguments = dict(given)
-    endpoint = s3_endpoint(arguments, environment)
-    arguments.pop("endpoint_override", None)
+    names = _OPTIONS[scheme]
+    config = {names[name][0]: value for name, value in given.items() if names[name][0]}
+    limits: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=given.get("connect_timeout", _CONNECT_TIMEOUT_S)),
+        "read_timeout": timedelta(seconds=(wait_s := given.get("request_timeout", READ_TIMEOUT_S))),
+        "timeout": timedelta(seconds=max(_REQUEST_TIMEOUT_S, wait_s)),
+    }
+    if scheme == "s3":
+        return _s3_client(authority, given, environment, config, limits)
+    if scheme in ("gs", "gcs"):
+        endpoint = _google_endpoint(given, environment)
+        config |= {"base_url": endpoint} if endpoint else {}
+        kind, config["bucket"] = "GCSStore", authority
+    else:
+        config["container_name"], at, host = authority.partition("@")
+        config.setdefault("account_name", host.partition(".")[0] or environment.get("AZURE_STORAGE_ACCOUNT_NAME"))
+        endpoint = _azure_endpoint(given, config["account_name"], host if at else "")
+        config |= {"endpoint": endpoint} if endpoint else {}
+        kind = "AzureStore"
+    return Client(kind, config, limits | {"allow_http": bool(endpoint and endpoint.startswith("http://"))})
+
+
+def _s3_client(
+    bucket: str,
+    given: Mapping[str, Any],
+    environment: Mapping[str, str],
+    config: dict[str, Any],
+    limits: dict[str, Any],
+) -> Client:
+    profile = aws_profile(given, environment)
+    endpoint = s3_endpoint(given, environment)
+    region = (
+        given.get("region")
+        or environment.get("AWS_REGION")
+        or environment.get("AWS_DEFAULT_REGION")
+        or profile.get("region")
+        or (None if endpoint else _region_of(bucket))
+        or "us-east-1"
+    )
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{given.get('scheme') or 'https'}://{endpoint}"
+    if endpoint is None and (environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")):
+        endpoint = f"https://s3.{region}.amazonaws.com"  # they are to be left alone, which obstore does not know
+    config |= {"bucket": bucket, "region": region}
     if endpoint:
-        scheme, _, host = endpoint.rpartition("://")
-        arguments["endpoint_override"] = host.rstrip("/")
-        if scheme:
-            arguments.setdefault("scheme", scheme)
-    arguments.setdefault("connect_timeout", _CONNECT_TIMEOUT_S)
-    arguments.setdefault("request_timeout", _REQUEST_TIMEOUT_S)
-    arguments.setdefault("allow_delayed_open", True)  # what is written is one request, where it is small
-    if "retry_strategy" not in arguments:
-        arguments["retry_strategy"] = pafs.AwsStandardS3RetryStrategy(max_attempts=1)
-    return arguments
+        config["aws_endpoint_url_s3"] = endpoint.rstrip("/")
+        limits["allow_http"] = endpoint.startswith("http://")
+    if path := given.get("tls_ca_file_path"):
+        limits["root_certificate"] = Path(path).read_bytes()
+    if proxy := given.get("proxy_options"):
+        limits["proxy_url"] = proxy if isinstance(proxy, str) else "{scheme}://{host}:{port}".format(**proxy)
+    is_known = "access_key_id" in config or "skip_signature" in config or environment.get("AWS_ACCESS_KEY_ID")
+    if role := given.get("role_arn"):
+        named = {"RoleArn": role, "RoleSessionName": given.get("session_name") or "stoker"}
+        more = {"ExternalId": given["external_id"]} if given.get("external_id") else {}
+        return Client("S3Store", config, limits, role=named | more)
+    if is_known or not profile:
+        return Client("S3Store", config, limits)
+    if "aws_access_key_id" in profile and "role_arn" not in profile:
+        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+        return Client("S3Store", config | {name: profile[name] for name in names if name in profile}, limits)
+    if any(re.match("role_arn|sso_|credential_process|source_profile", name) for name in profile):
+        return Client("S3Store", config, limits, profile=_profile_name(given, environment))
+    return Client("S3Store", config, limits)
 
 
 def s3_endpoint(given: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
@@ -200,19 +226,25 @@ def s3_endpoint(given: Mapping[str, Any], environment: Mapping[str, str]) -> str
     )
 
 
+def _profile_name(given: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    return str(
+        given.get("profile") or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE") or "default"
+    )
+
+
 def aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the profile in use; those of S3 among its services as "s3.endpoint_url"."""
     home = environment.get("HOME") or "~"
-    name = given.get("profile") or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE") or "default"
+    name = _profile_name(given, environment)
     found: dict[str, str] = {}
     for variable, file in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
         path = Path(environment.get(variable) or f"{home}/.aws/{file}").expanduser()
         parser = configparser.RawConfigParser(strict=False, default_section="", delimiters=("=",), allow_no_value=True)
         try:
             parser.read_string(path.read_text())
-        except (OSError, ValueError, configparser.Error):  # Amazon's client says what is wrong with it
+        except (OSError, ValueError, configparser.Error):
             continue
-        section = next((one for one in (f"profile {name}", str(name)) if parser.has_section(one)), None)
+        section = next((one for one in (f"profile {name}", name) if parser.has_section(one)), None)
         if section is None:
             continue
         found.update({key: value.strip() for key, value in parser.items(section) if value})
@@ -225,33 +257,44 @@ def aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
     return found
 
 
-def _google_endpoint(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the server that stands for Google's own, where the environment names one as Google's clients read it."""
-    scheme, _, host = environment.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
-    return {"endpoint_override": host.rstrip("/"), "scheme": scheme or "http"} if host else {}
+def _google_endpoint(given: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """Return the server that stands for Google's own; the environment names one as Google's clients read it."""
+    place = given.get("endpoint_override") or environment.get("STORAGE_EMULATOR_HOST")
+    default = "https" if given.get("endpoint_override") else "http"
+    if not place or "://" in place:
+        return place
+    return f"{given.get('scheme') or default}://{place}".rstrip("/")
 
 
-def _region_of(bucket: str) -> dict[str, str]:
-    """Return the region of a bucket of Amazon's as an argument; nothing where it cannot be told."""
+def _azure_endpoint(given: Mapping[str, Any], account: str | None, host: str) -> str | None:
+    """Return where blobs are served; None where that is Azure's own place for the account."""
+    place = given.get("blob_storage_authority")
+    if place is None:
+        is_usual = not host or host.endswith((".core.windows.net", ".fabric.microsoft.com"))
+        return None if is_usual else f"https://{host.replace('.dfs.', '.blob.')}"
+    scheme = given.get("blob_storage_scheme") or "https"
+    return f"{scheme}://{account}{place}" if place.startswith(".") else f"{scheme}://{place}/{account}"
+
+
+def _region_of(bucket: str) -> str | None:
+    """Return the region of a bucket of Amazon's, which tells it to everybody; None where it cannot be told."""
+    ask = urllib.request.Request(f"https://s3.amazonaws.com/{bucket}", method="HEAD")
     try:
-        return {"region": pafs.resolve_s3_region(bucket)}
-    except OSError as error:
-        if f"'{bucket}' not found" in str(error):
+        with urllib.request.urlopen(ask, timeout=_CONNECT_TIMEOUT_S) as answer:
+            return str(answer.headers["x-amz-bucket-region"] or "") or None
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
             raise FileNotFoundError(f"no bucket {bucket}") from error
-        return {}  # behind a proxy or an endpoint of a private network: environment and profile name it then
+        return error.headers["x-amz-bucket-region"]
+    except OSError:
+        return None  # behind a proxy or an endpoint of a private network: environment and profile name it then
 
 
-def _from_query(query: str) -> dict[str, Any]:
-    """Return the options of a URL's query, with the types that the clients want."""
-    return {name: _value(name, text) for name, text in parse_qsl(query, keep_blank_values=True)}
-
-
-def _value(name: str, text: str) -> bool | float | str:
+def web_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of fsspec's client of web servers, with time limits: its own is five minutes."""
     try:
-        if name in ("connect_timeout", "request_timeout"):
-            return float(text)
-        if name in ("load_frequency", "replication", "buffer_size", "default_block_size"):
-            return int(text)
-    except ValueError:
-        raise WrongArgumentError(f"{name} in a URL must be a number, not {text!r}") from None
-    return text.lower() == "true" if text.lower() in ("true", "false") else text
+        import aiohttp
+    except ImportError:
+        return dict(options)  # fsspec says so
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
+    return {**options, "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})}}

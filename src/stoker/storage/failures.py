@@ -12,31 +12,25 @@ from stoker.errors import SourceCorruptError, SourceError, SourceMissingError
 from stoker.storage.clients import WrongArgumentError
 
 _HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-# What stores say, in the words of pyarrow's clients and of their own.
+# What stores say: the number of an answer, and their own words for it.
 _GONE = (404, 410)
-_MISSING = re.compile(r"NO_SUCH_KEY|NO_SUCH_BUCKET|NoSuchKey|NoSuchBucket|HTTP status 404\b")
+_MISSING = re.compile(r"NoSuchKey|NoSuchBucket|ContainerNotFound|BlobNotFound")
+_RENEW = "check the credentials, in storage_options or the environment, and renew them where they have run out"
 _WAYS_OUT = (
     (
-        re.compile(
-            r"ExpiredToken|TokenRefreshRequired|token (included in the request )?(is|has) expired", re.IGNORECASE
-        ),
+        re.compile(r"ExpiredToken|TokenRefreshRequired|token (included in the request )?(is|has) expired", re.I),
         "the credentials have expired: renew them (session token and keys), in the environment or storage_options",
     ),
     (
         re.compile(
-            r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|"
-            r"SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID|InvalidToken|Forbidden|HTTP status 40[13]\b"
+            r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidClientTokenId|Forbidden|"
+            r"AuthenticationFailed|AuthorizationFailure|InvalidAuthenticationInfo|Anonymous caller"
         ),
-        "check the credentials or storage_options",
+        _RENEW,
     ),
     (
-        re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|HTTP status 301\b"),
+        re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION"),
         "the bucket is in another region: name it in storage_options, as region",
-    ),
-    (
-        # An answer to HEAD has no words, only a number.
-        re.compile(r"HTTP status 400\b.*No response body"),
-        "check the credentials, which may have expired, and the region, in storage_options",
     ),
     (
         re.compile(r"libjvm|libhdfs|\bdlopen\("),
@@ -46,29 +40,44 @@ _WAYS_OUT = (
 # What may be gone in a moment, and the way out where it is not.
 _WAYS_THERE = (
     (
-        re.compile(r"OAuth2 access token|default credentials"),
+        re.compile(r"metadata\.google|computeMetadata|oauth2\.googleapis"),
         "no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS, or access_token in "
         "storage_options, or anonymous=True there for a public bucket; and check the network",
     ),
     (
-        re.compile(r"DefaultAzureCredential|AuthenticationException|CredentialUnavailable"),
+        re.compile(r"metadata/identity/oauth2|login\.microsoftonline"),
         "no credentials for Azure: give account_key, sas_token, or tenant_id, client_id and client_secret in "
         "storage_options, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
     ),
     (
-        re.compile(r"NETWORK_CONNECTION|CURL error|nothing answers at"),
-        "check the network, and endpoint_override in storage_options",
+        re.compile(r"latest/api/token|security-credentials"),
+        "no credentials for S3: give access_key and secret_key in storage_options, or anonymous=True for a public "
+        "bucket, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     ),
     (
-        re.compile(r"get a new connection|Cannot connect to host|[Cc]onnection (timeout|refused)|Timeout on reading"),
-        "check the network and the address",
+        re.compile(
+            r"error sending request|nothing came within|nothing answers at|get a new connection|"
+            r"Cannot connect to host|[Cc]onnection (timeout|refused)|Timeout on reading"
+        ),
+        "check the network and the address: endpoint_override in storage_options, or the host in the URL",
     ),
 )
-# Of what a client says beyond: names of C++, and all that Google's says twice.
+
+
+class StoreError(OSError):
+    """What a store answered, in plain words.
+
+    Attributes:
+        status: The number of the answer; None where there was none.
+    """
+
+    def __init__(self, words: str, *, status: int | None) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+# Of what a client says.
 _MOST_REASON = 240
-_NOISE = re.compile(
-    r"\bN\d+[A-Z]\w*E: |google::cloud::Status\(|Retry policy exhausted, with a last message of | error_info=.*"
-)
 # pyarrow counts the columns that it was asked for, which nobody else knows.
 _COUNTED = re.compile(r"^Column \d+ named\b")
 
@@ -128,7 +137,7 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
         raise SourceMissingError(f"{url} is a folder, not a file", url=url) from error
     except PermissionError as error:
         raise SourceError(
-            f"no permission while {doing} {url} ({_first_line(error)}): check the credentials or storage_options",
+            f"no permission while {doing} {url} ({_first_line(error)}): {_RENEW}",
             url=url,
         ) from error
     except Exception as error:
@@ -145,19 +154,25 @@ def _first_cause(error: BaseException) -> BaseException:
 def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
     """Return what clients of stores raise, which is whatever they like, as an error of ours."""
     reason = _first_line(error)
-    if _MISSING.search(str(error)):
+    if _is_missing(error):
         return SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url)
     text = str(error)
-    way_out = _way_out(error) or next((way for pattern, way in _WAYS_THERE if pattern.search(text)), None)
+    way_out = next((way for pattern, way in _WAYS_THERE if pattern.search(text)), None) or _way_out(error)
     return SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url)
+
+
+def _is_missing(error: BaseException) -> bool:
+    return getattr(error, "status", None) in _GONE or _MISSING.search(str(error)) is not None
 
 
 def _way_out(error: BaseException) -> str | None:
     """Return what the user can do about a store that refuses for good; None where it does not, or says no more."""
-    if getattr(error, "status", None) in (401, 403):
-        return "give credentials that may read it in storage_options, or renew those that are given"
-    text = str(error)
-    return next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
+    text, status = str(error), getattr(error, "status", None)
+    found = next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
+    # An answer to a look-up has no words, only a number.
+    return found or (
+        _RENEW + "; and the region" if text == "400 Bad Request" else _RENEW if status in (401, 403) else None
+    )
 
 
 def is_transient(error: BaseException) -> bool:
@@ -165,7 +180,7 @@ def is_transient(error: BaseException) -> bool:
     seen = error.__cause__ if isinstance(error, SourceError) else error
     if seen is None or isinstance(error, SourceMissingError) or isinstance(seen, _HOPELESS):
         return False
-    if _way_out(seen) is not None or _MISSING.search(str(seen)):
+    if _way_out(seen) is not None or _is_missing(seen):
         return False
     if isinstance(seen, OSError):
         return seen.errno not in (
@@ -194,7 +209,7 @@ def retry_after_s(error: BaseException) -> float:
 
 
 def _first_line(error: BaseException) -> str:
-    text = _NOISE.sub("", str(error).strip())
+    text = str(error).strip()
     if not text:
         return type(error).__name__
     line = text.splitlines()[0]

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import threading
 import time
@@ -22,17 +23,20 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import SourceChangedError, SourceCorruptError, SourceError
-from stoker.storage.storage import BytesLike, ObjectInfo, Storage
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage, check_same, read_of, version_reader
 
-# A hole is read over where that takes no longer than another request: this large at most, and so large until requests
-# were measured, since a remote read waits 10 to 50 ms before its first byte.
+# A hole is read over where that takes no longer than another request would, as measured; the least is what the headers
+# of a request and its answer take.
 MAX_HOLE_BYTES = 1 << 20
-_LEAST_HOLE_BYTES = 16 << 10
-# Requests of fewer bytes tell how long an answer takes, of more how fast it comes.
-_SMALL_REQUEST_BYTES = 128 << 10
+_LEAST_HOLE_BYTES = 4 << 10
+# A link that many threads fill is the better used the less is read that nobody needs: so much of what is needed may be
+# read over beside it where an answer takes long, and where it does not.
+_MOST_WASTE, _LEAST_WASTE, _LONG_S = 0.25, 0.08, 0.01
 # One request of an object store gives 50 to 100 MB/s; several at once fill the link.
 MAX_REQUEST_BYTES = 16 << 20
 _MAX_REQUESTS_AT_ONCE = 8
+# Small ones wait for their answers rather than for the link.
+_MAX_SMALL_AT_ONCE, _SMALL_REQUEST_BYTES = 32, 512 << 10
 # Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
 _SLACK_BYTES = 128
 # What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
@@ -87,25 +91,30 @@ class RequestTimes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latency_s = math.inf
+        self._num = 0
         self._num_bytes = 0
         self._seconds = 0.0
 
     def note(self, num_bytes: int, seconds: float) -> None:
         """Note a request. Of several at once each gets a share of the link, as those will that come next."""
         with self._lock:
-            if num_bytes < _SMALL_REQUEST_BYTES:
-                self._latency_s = min(self._latency_s, seconds)
-            else:
-                self._num_bytes += num_bytes
-                self._seconds += seconds
+            self._latency_s = min(self._latency_s, seconds)
+            self._num += 1
+            self._num_bytes += num_bytes
+            self._seconds += seconds
 
     @property
     def hole_bytes(self) -> int:
         """The largest hole between two ranges that is cheaper read than skipped: latency times bandwidth."""
-        if not self._num_bytes or math.isinf(self._latency_s):
-            return MAX_HOLE_BYTES
-        hole = self._latency_s * self._num_bytes / max(self._seconds, 1e-9)
+        if not self._num_bytes:
+            return _LEAST_HOLE_BYTES
+        hole = self._latency_s * self._num_bytes / max(self._seconds - self._num * self._latency_s, 1e-9)
         return int(min(max(hole, _LEAST_HOLE_BYTES), MAX_HOLE_BYTES))
+
+    @property
+    def most_waste(self) -> float:
+        """What may be read over, as a share of what is needed."""
+        return _MOST_WASTE if _LONG_S <= self._latency_s < math.inf else _LEAST_WASTE
 
 
 def plan_ranges(
@@ -113,20 +122,44 @@ def plan_ranges(
     *,
     size_bytes: int,
     max_hole_bytes: int = MAX_HOLE_BYTES,
+    most_waste: float = math.inf,
     slack_bytes: int = _SLACK_BYTES,
 ) -> list[ByteRange]:
-    """Return the ranges to fetch, ascending and apart: every chunk lies in one of them."""
+    """Return the ranges to fetch, ascending and apart: every chunk lies in one of them.
+
+    Args:
+        chunks: What is needed.
+        size_bytes: Size of the file.
+        max_hole_bytes: The largest hole that is read over.
+        most_waste: What all holes that are read over may have together, as a share of what is needed; the smallest
+            ones come first. Those that cost less than a request's headers do not count.
+        slack_bytes: What is read behind each chunk.
+    """
     spans: list[ByteRange] = []
     for start, stop in sorted(chunks):
         stop = min(stop + slack_bytes, size_bytes)
         if stop <= start:
             continue
         start = 0 if start <= _MAGIC_BYTES else start
-        if spans and start - spans[-1].stop <= max_hole_bytes:
+        if spans and start <= spans[-1].stop:
             spans[-1] = ByteRange(spans[-1].start, max(spans[-1].stop, stop))
         else:
             spans.append(ByteRange(start, stop))
-    return spans
+    holes = [after.start - before.stop for before, after in itertools.pairwise(spans)]
+    left = most_waste * sum(span.stop - span.start for span in spans)
+    is_read_over = [hole <= min(_LEAST_HOLE_BYTES, max_hole_bytes) for hole in holes]
+    for i in sorted((i for i, is_over in enumerate(is_read_over) if not is_over), key=holes.__getitem__):
+        left -= holes[i]
+        if left < 0 or holes[i] > max_hole_bytes:
+            break
+        is_read_over[i] = True
+    joined = spans[:1]
+    for is_over, span in zip(is_read_over, spans[1:], strict=True):
+        if is_over:
+            joined[-1] = ByteRange(joined[-1].start, span.stop)
+        else:
+            joined.append(span)
+    return joined
 
 
 def plan_requests(span: ByteRange, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[ByteRange]:
@@ -144,17 +177,7 @@ def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
         SourceChangedError: It is not the one that `info` describes.
         SourceMissingError: It is gone.
     """
-    now = storage.stat(info.url)
-    if now.size_bytes != info.size_bytes or now.version != info.version:
-        what = (
-            f"{info.size_bytes:,} bytes then, {now.size_bytes:,} now"
-            if now.size_bytes != info.size_bytes
-            else f"version {info.version} then, {now.version} now"
-        )
-        raise SourceChangedError(
-            f"{info.url} has changed since the data set was opened ({what}): open it again with refresh=True",
-            url=info.url,
-        )
+    check_same(info, storage.stat(info.url))
 
 
 def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
@@ -163,14 +186,14 @@ def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) 
     Raises:
         SourceError: A read fails.
     """
-    return Ranges(info, storage, [(span, _read(info, storage, span)) for span in spans])
+    return Ranges(info, storage, [(span, read_of(info, storage, span.start, span.stop - span.start)) for span in spans])
 
 
 def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times: RequestTimes | None = None) -> Ranges:
-    """Read `spans` of one remote object, several requests at once, then check that it is still the same.
+    """Read `spans` of one remote object, several requests at once, all of the version that `info` describes.
 
-    The check comes after the reads: an object overwritten between a check and a read would be kept as the old one.
-    `times` is told what the requests took.
+    Where the storage does not prove that with each read, the object is looked up once more: after the reads, since one
+    overwritten between a look-up and a read would be kept as the old one. `times` is told what the requests took.
 
     Raises:
         SourceError: A read fails, also when tried again.
@@ -180,12 +203,13 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     requests = [request for span in spans for request in plan_requests(span)]
     try:
         parts = _read_all(info, storage, requests, times)
+    except SourceChangedError:
+        raise
     except SourceError:
         check_unchanged(info, storage)  # another object by now: that is what is wrong, not the read
         raise
-    begin = time.perf_counter()
-    check_unchanged(info, storage)
-    times.note(0, time.perf_counter() - begin)
+    if version_reader(storage) is None:
+        check_unchanged(info, storage)
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
@@ -194,14 +218,15 @@ def _read_all(
 ) -> list[memoryview]:
     def read(request: ByteRange) -> memoryview:
         begin = time.perf_counter()
-        found = _read(info, storage, request)
+        found = read_of(info, storage, request.start, request.stop - request.start)
         times.note(len(found), time.perf_counter() - begin)
         return found
 
     if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
         return [read(request) for request in requests]
     # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
-    num_threads = min(len(requests), _MAX_REQUESTS_AT_ONCE)
+    is_small = max(stop - start for start, stop in requests) <= _SMALL_REQUEST_BYTES
+    num_threads = min(len(requests), _MAX_SMALL_AT_ONCE if is_small else _MAX_REQUESTS_AT_ONCE)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
         reads = [pool.submit(read, request) for request in requests]
         try:
@@ -210,10 +235,6 @@ def _read_all(
             for one in reads:
                 one.cancel()
             raise
-
-
-def _read(info: ObjectInfo, storage: Storage, span: ByteRange) -> memoryview:
-    return memoryview(storage.read(info.url, span.start, span.stop - span.start)).cast("B")
 
 
 class Ranges:
@@ -272,7 +293,7 @@ class Ranges:
     def _read_now(self, start: int, stop: int) -> BytesLike:
         begin = time.perf_counter_ns()
         self._count(stop - start)
-        data = self._storage.read(self._info.url, start, stop - start)
+        data = read_of(self._info, self._storage, start, stop - start)
         if self._on_wait is not None:
             self._on_wait(begin, time.perf_counter_ns())
         return data
@@ -380,7 +401,7 @@ class StreamedRanges(Ranges):
             self._ask(column, window)
         begin = time.perf_counter_ns()
         waits = any(not column.parts[window].done() for window in range(first, last + 1))
-        views = [memoryview(column.parts[window].result()).cast("B") for window in range(first, last + 1)]
+        views = [column.parts[window].result() for window in range(first, last + 1)]
         if waits and self._on_wait is not None:
             self._on_wait(begin, time.perf_counter_ns())
         at = start - column.span.start - first * column.window_bytes
@@ -395,7 +416,7 @@ class StreamedRanges(Ranges):
         if self._pool is None or window in column.parts or start >= stop:
             return
         self._count(stop - start)
-        column.parts[window] = self._pool.submit(self._storage.read, self._info.url, start, stop - start)
+        column.parts[window] = self._pool.submit(read_of, self._info, self._storage, start, stop - start)
 
     def close(self) -> None:
         """Wait for the reads under way and let go of everything."""

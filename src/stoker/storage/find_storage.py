@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.storage.clients import ARROW_SCHEMES, WrongArgumentError, address_of, filesystem_for, web_options
+import pyarrow.fs as pafs
+
+from stoker.storage.clients import OWN_SCHEMES, WrongArgumentError, checked_options, web_options
 from stoker.storage.failures import translated
 from stoker.storage.filesystems import ArrowStorage, FsspecStorage
 from stoker.storage.local import LocalStorage
+from stoker.storage.object_store import ObjectStorage
 from stoker.storage.storage import WritableStorage
 from stoker.storage.urls import scheme_of, split_query, without_chain
 
@@ -21,14 +24,12 @@ def storage_for(
 
     Args:
         url: A path, a file:// URL, or a URL of a store.
-        storage_options: What the client of the store takes: the arguments of `pyarrow.fs.S3FileSystem`,
-            `GcsFileSystem` and `AzureFileSystem`, or those of the fsspec file system.
+        storage_options: What the client of the store takes: see `clients.py`, or the fsspec file system.
         environment: The variables of the environment, as they were when the data set was opened; None: as they are.
 
     Raises:
         ValueError: No installed client knows the scheme, and the message says what to install; or the client does not
             take these options, and it names those that exist.
-        SourceMissingError: There is no such bucket.
         SourceError: The client could not be set up.
     """
     scheme = scheme_of(url)
@@ -37,8 +38,14 @@ def storage_for(
         if options:
             raise ValueError(f"storage_options mean nothing for local files, got {sorted(options)}")
         return LocalStorage()
-    if scheme in ARROW_SCHEMES:
-        return _arrow_storage(url, scheme, options, os.environ if environment is None else environment)
+    if scheme in OWN_SCHEMES:
+        place, query = split_query(url)
+        authority = place[len(scheme) + 3 :].split("/", 1)[0]
+        given = checked_options(scheme, authority=authority, query=query, options=options)
+        if scheme in ("hdfs", "viewfs"):
+            with translated(place, doing="connecting to"):
+                return ArrowStorage(_hadoop(scheme, authority, given), root_url=f"{scheme}://{authority}")
+        return ObjectStorage(scheme, given=given, environment=os.environ if environment is None else environment)
     try:
         import fsspec.core
     except ImportError:
@@ -58,15 +65,8 @@ def storage_for(
     )
 
 
-def _arrow_storage(url: str, scheme: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> ArrowStorage:
-    place, query = split_query(url)
-    authority = place[len(scheme) + 3 :].split("/", 1)[0]
-    root_url, root_path = f"{place[: len(scheme)]}://", ""
-    if scheme in ("hdfs", "viewfs"):
-        root_url += authority
-    elif scheme in ("abfs", "abfss") and "@" in authority:
-        root_url, root_path = root_url + authority, authority.split("@", 1)[0]
-    with translated(place, doing="connecting to"):
-        filesystem = filesystem_for(scheme, authority=authority, query=query, options=options, environment=environment)
-    address = address_of(scheme, authority=authority, options=options, environment=environment)
-    return ArrowStorage(filesystem, root_url=root_url, root_path=root_path, address=address)
+def _hadoop(scheme: str, authority: str, given: Mapping[str, Any]) -> pafs.FileSystem:
+    if not given:
+        return pafs.FileSystem.from_uri(f"{scheme}://{authority}/")[0]
+    host, _, port = authority.partition(":")
+    return pafs.HadoopFileSystem(**{"host": host or "default", "port": int(port or 0), **given})

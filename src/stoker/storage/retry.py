@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from stoker.storage.failures import is_transient, retry_after_s, translated
-from stoker.storage.storage import BytesLike, ObjectInfo, Storage, exactly
+from stoker.storage.storage import BytesLike, ObjectInfo, Storage, VersionReader, exactly, version_reader
 
 T = TypeVar("T")
 
@@ -52,6 +52,22 @@ class RetryingStorage:
             url=url,
             doing="reading",
         )
+
+    @property
+    def read_version(self) -> VersionReader | None:
+        """The same for bytes of a version that is proven, where `inner` can."""
+        inner = version_reader(self.inner)
+        if inner is None:
+            return None
+
+        def read(info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
+            return self._tried(
+                lambda: exactly(inner(info, offset, num_bytes), num_bytes, url=info.url, offset=offset),
+                url=info.url,
+                doing="reading",
+            )
+
+        return read
 
     def _tried(self, call: Callable[[], T], *, url: str, doing: str) -> T:
         wait_s = _FIRST_WAIT_S

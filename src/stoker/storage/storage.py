@@ -2,7 +2,8 @@
 
     Storage            what Stoker asks of a store: list, stat, read
     ├── LocalStorage   `local.py`: files of this machine, by plain reads
-    ├── ArrowStorage   `filesystems.py`: s3, gs, abfss, hdfs, which pyarrow.fs opens
+    ├── ObjectStorage  `object_store.py`: s3, gs, abfss, by obstore; each read proves the version of what it gives
+    ├── ArrowStorage   `filesystems.py`: hdfs, by pyarrow.fs
     └── FsspecStorage  and any other scheme, where fsspec is installed
 
 All of them turn what goes wrong below into `SourceError` in one place, `failures.py`. `find_storage.py` knows which one
@@ -11,17 +12,16 @@ opens a URL.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from stoker.errors import SourceError
+from stoker.errors import SourceChangedError, SourceError
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
-# The version of an object that a listing says too little of: `stat` tells it.
-NOT_LISTED = ""
 # The version of an object whose store tells nothing that changes with it.
 UNKNOWN = "unknown"
 # The size of a link that leads nowhere, in a listing.
@@ -35,8 +35,8 @@ class ObjectInfo:
     Attributes:
         url: Where it is; for a local file its absolute path.
         size_bytes: Its size; `DANGLING` for a link that leads nowhere.
-        version: A text that changes when the object does: its etag, or its times of modification and change. In a
-            listing it may be `NOT_LISTED`; it is `UNKNOWN` where the store tells nothing of the kind.
+        version: A text that changes when the object does: its etag, or its times of modification and change; `UNKNOWN`
+            where the store tells nothing of the kind.
     """
 
     url: str
@@ -49,7 +49,9 @@ class Storage(Protocol):
     """Where objects come from. Every method is called from several threads at once.
 
     An implementation may raise what it likes: `OSError` and its kin are tried again and reach the user as a
-    `SourceError`.
+    `SourceError`. It may have a fourth method, `read_version(info, offset, num_bytes)`: read, or raise
+    `SourceChangedError` where the bytes are not of the object that `info` describes. Where there is none, an object is
+    looked up again after it was read.
     """
 
     def list(self, url: str) -> list[ObjectInfo]:
@@ -79,6 +81,40 @@ class WritableStorage(Storage, Protocol):
     def write(self, url: str, data: BytesLike) -> None:
         """Make the object `url`, in place of what has its name: nobody ever sees a part of it."""
         ...
+
+
+VersionReader: TypeAlias = Callable[[ObjectInfo, int, int], BytesLike]
+
+
+def version_reader(storage: Storage) -> VersionReader | None:
+    """Return the method of a storage that proves the version of what it reads, if it has one."""
+    found: VersionReader | None = getattr(storage, "read_version", None)
+    return found
+
+
+def read_of(info: ObjectInfo, storage: Storage, offset: int, num_bytes: int) -> memoryview:
+    """Return `num_bytes` from `offset` on of an object: of that version, where the storage can prove it."""
+    read = version_reader(storage)
+    found = storage.read(info.url, offset, num_bytes) if read is None else read(info, offset, num_bytes)
+    return memoryview(found).cast("B")
+
+
+def check_same(info: ObjectInfo, now: ObjectInfo) -> None:
+    """Compare an object as it was with what the store says of it now.
+
+    Raises:
+        SourceChangedError: They are two.
+    """
+    if now.size_bytes != info.size_bytes or now.version != info.version:
+        what = (
+            f"{info.size_bytes:,} bytes then, {now.size_bytes:,} now"
+            if now.size_bytes != info.size_bytes
+            else f"version {info.version} then, {now.version} now"
+        )
+        raise SourceChangedError(
+            f"{info.url} has changed since the data set was opened ({what}): open it again with refresh=True",
+            url=info.url,
+        )
 
 
 def exactly(data: BytesLike, num_bytes: int, *, url: str, offset: int) -> BytesLike:

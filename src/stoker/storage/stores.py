@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from stoker.storage.clients import ARROW_SCHEMES, aws_profile, s3_endpoint
+from stoker.storage.clients import OWN_SCHEMES, aws_profile, s3_endpoint
 from stoker.storage.urls import has_scheme, scheme_of, split_query
 
 _S3 = ("s3", "s3a", "s3n")
@@ -41,7 +41,7 @@ def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, 
     scheme = scheme_of(url)
     if scheme == "file":
         return {}
-    if (chain := url.partition("::")[2]) or scheme not in ARROW_SCHEMES:
+    if (chain := url.partition("::")[2]) or scheme not in OWN_SCHEMES:
         leading = _flat({**_fsspec_defaults(scheme), **options})
     else:
         given = {**dict(parse_qsl(split_query(url)[1])), **options}

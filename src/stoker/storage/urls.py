@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from stoker.storage.clients import ARROW_SCHEMES
+from stoker.storage.clients import OWN_SCHEMES
 
 Source: TypeAlias = "str | Path"
 
@@ -91,7 +91,7 @@ def check_name(source: Source, *, what: str = "source") -> None:
 
 def split_query(url: str) -> tuple[str, str]:
     """Split `url` into the place and the options pyarrow reads from it: ("s3://b/k", "endpoint_override=...")."""
-    if scheme_of(url) not in ARROW_SCHEMES:
+    if scheme_of(url) not in OWN_SCHEMES:
         return url, ""
     parts = _QUERY.split(url, maxsplit=1)
     return parts[0], parts[1] if len(parts) == 2 else ""

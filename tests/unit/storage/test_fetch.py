@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -160,7 +161,7 @@ def test_a_stream_left_early_leaves_no_thread():
 def test_an_object_overwritten_between_look_up_and_read_is_never_taken_for_the_old_one():
     def content(value):
         target = io.BytesIO()
-        table = pa.table({"a": pa.array([value] * 1000)})
+        table = pa.table({"a": pa.array([value] * 50_000)})  # too large to be read whole at once
         pq.write_table(table, target, compression="none", use_dictionary=False, write_statistics=False)
         return target.getvalue()
 
@@ -185,9 +186,9 @@ def test_an_object_overwritten_between_look_up_and_read_is_never_taken_for_the_o
 @pytest.mark.parametrize("columns", [None, ["x_5"]])
 def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(columns, monkeypatch):
     sink = pa.BufferOutputStream()
-    table = pa.table(
-        {f"x_{i}": pa.array([0, i] * 500, pa.time64("us")) for i in range(9)}
-    )  # what our own loops do not know
+    # What our own loops do not know, and a file too large to be read whole.
+    rng = np.random.default_rng(0)
+    table = pa.table({f"x_{i}": pa.array(rng.integers(0, 1 << 36, 5_000), pa.time64("us")) for i in range(9)})
     pq.write_table(table, sink)
     storage = MemoryStorage({"a.parquet": sink.getvalue().to_pybytes()})
     catalogue = Dataset("a.parquet", storage=storage, columns=columns).open()
@@ -201,15 +202,26 @@ def test_pyarrow_is_not_called_back_for_what_was_fetched_from_the_first_byte_on(
 
 def test_holes_are_as_large_as_what_comes_while_a_request_waits():
     times = RequestTimes()
-    assert times.hole_bytes == 1 << 20  # nothing is known yet
-    times.note(10_000, 0.05)
+    assert (times.hole_bytes, times.most_waste) == (4 << 10, 0.08)  # nothing is known yet
     times.note(40_000, 0.03)
-    assert times.hole_bytes == 1 << 20
-    times.note(4_000_000, 2.0)
-    assert times.hole_bytes == 60_000
-    times.note(96_000_000, 0.5)  # 100 MB in 2.5 s
+    times.note(2_000_000, 1.03)
+    assert (times.hole_bytes, times.most_waste) == (61_200, 0.25)
+    times.note(198_000_000, 0.53)
     assert times.hole_bytes == 1 << 20
     near = RequestTimes()
     near.note(1_000, 0.0001)
     near.note(1 << 20, 0.01)
-    assert near.hole_bytes == 16 << 10
+    assert near.hole_bytes == 10_601
+
+
+@pytest.mark.parametrize("num_bytes", [1_000, 5_000, 100_000])
+@pytest.mark.parametrize(("latency_s", "most"), [(0.03, 1.3), (0.003, 1.1)])
+def test_of_every_tenth_column_little_more_is_read_than_is_needed(num_bytes, latency_s, most):
+    times = RequestTimes()
+    for _ in range(3):
+        times.note(1 << 20, latency_s + 0.005)
+    chunks = [ByteRange(start, start + num_bytes) for start in range(4, 1000 * num_bytes, 10 * num_bytes)]
+    ranges = plan_ranges(
+        chunks, size_bytes=1 << 40, max_hole_bytes=times.hole_bytes, most_waste=times.most_waste, slack_bytes=0
+    )
+    assert sum(stop - start for start, stop in ranges) <= most * sum(stop - start for start, stop in chunks)

@@ -10,10 +10,12 @@ import pytest
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.storage import local as local_module
-from stoker.storage.failures import is_transient, translated
+from stoker.storage.clients import checked_options, client_of
+from stoker.storage.failures import StoreError, is_transient, translated
 from stoker.storage.filesystems import ArrowStorage, FsspecStorage
 from stoker.storage.find_storage import storage_for
 from stoker.storage.local import LocalStorage
+from stoker.storage.object_store import ObjectStorage
 from stoker.storage.retry import NUM_TRIES, RetryingStorage
 from stoker.storage.urls import common_scheme, local_path, split_query
 from stoker.testing import FlakyStorage, MemoryStorage
@@ -133,14 +135,18 @@ def test_local_files_take_no_options():
 
 def test_options_in_a_url_have_the_types_of_the_client():
     options = "?connect_timeout=60&load_frequency=9&background_writes=false&access_key=1&secret_key=2&region=r"
-    assert isinstance(storage_for("s3://bucket/a" + options), ArrowStorage)
+    assert isinstance(storage_for("s3://bucket/a" + options), ObjectStorage)
     with pytest.raises(ValueError, match=r"connect_timeout.*'soon'"):
         storage_for("s3://bucket/a?connect_timeout=soon&region=r")
 
 
 def test_an_azure_url_names_container_and_account():
-    storage = storage_for("abfss://box@account.dfs.core.windows.net/a", storage_options={"account_name": "account"})
-    assert storage._path("abfss://box@account.dfs.core.windows.net/a/b") == "box/a/b"
+    given = checked_options("abfss", authority="", query="", options={})
+    found = client_of("abfss", authority="box@account.dfs.core.windows.net", given=given, environment={})
+    assert found.config == {"container_name": "box", "account_name": "account"}
+    near = {"blob_storage_authority": "127.0.0.1:1", "blob_storage_scheme": "http"}
+    found = client_of("abfss", authority="box@account.dfs.core.windows.net", given=near, environment={})
+    assert found.config["endpoint"] == "http://127.0.0.1:1/account"
 
 
 def test_an_etag_is_the_version_where_there_is_one():
@@ -182,15 +188,23 @@ def test_sources_of_two_stores_are_refused():
     [
         (ConnectionResetError(), True),
         (TimeoutError(), True),
-        (OSError("When reading: AWS Error NETWORK_CONNECTION"), True),
+        (OSError("error sending request"), True),
         (RuntimeError("throttled"), True),
         (FileNotFoundError(), False),
         (PermissionError(), False),
-        (OSError("AWS Error NETWORK_CONNECTION when reading part-00403.parquet"), True),
-        (OSError("AWS Error ACCESS_DENIED"), False),
-        (OSError("AWS Error UNKNOWN (HTTP status 301) during HeadObject operation: No response body."), False),
+        (OSError("error sending request for part-00403.parquet"), True),
+        (StoreError("503 SlowDown", status=503), True),
+        (StoreError("429", status=429), True),
+        (StoreError("400 RequestTimeout", status=400), True),
+        (StoreError("400 Bad Request", status=400), False),
+        (StoreError("400 ExpiredToken", status=400), False),
+        (StoreError("401", status=401), False),
+        (StoreError("403", status=403), False),
+        (StoreError("404", status=404), False),
+        (OSError("AccessDenied"), False),
+        (OSError("Received redirect without LOCATION"), False),
         (RuntimeError("403 Client Error: Forbidden for url"), False),
-        (OSError("AWS Error NO_SUCH_KEY during GetObject operation"), False),
+        (OSError("NoSuchKey"), False),
         (ValueError(), False),
     ],
 )
