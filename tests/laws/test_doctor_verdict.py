@@ -215,6 +215,12 @@ def test_a_stage_that_gives_many_times_as_much_alone_is_no_cause():
     assert not [bound for bound in verdict.bounds if bound.key == "network"]
 
 
+def test_a_path_that_alone_gives_far_more_than_the_step_eats_has_no_stage_that_is_too_slow():
+    verdict = DoctorResult(numbers({SOURCE: 300_000, RAM: 1e6, SHARED: 4e5, SUPPLY: 2e6})).verdict
+    assert verdict.stages == (UNKNOWN,)
+    assert "without the step gives 5.0 times what the step eats: they share the cores" in verdict.sentence
+
+
 def test_a_network_is_full_only_where_it_carries_about_what_it_can():
     idle = numbers({SOURCE: 40_000, RAM: 1e6, SUPPLY: 40_000, TENSORS: 9e5})
     assert "network is full" not in DoctorResult(idle).verdict.sentence

@@ -195,7 +195,7 @@ def _time_of_a_step(today: PathResult, verdict: Verdict) -> Section:
 def _paths(numbers: Measurements, verdict: Verdict) -> Section:
     compared = (RAM, SUPPLY, SHARED)
     longest_s = max(
-        *(path.rate.high for path in numbers.paths if path.key not in compared),
+        *(path.rate_s for path in numbers.paths if path.key not in compared),
         *(bound.at_most_s for bound in verdict.bounds if bound.key != "gpus"),
         1e-9,
         1e-9,
@@ -217,9 +217,19 @@ def _paths(numbers: Measurements, verdict: Verdict) -> Section:
         if demand_s is not None and path.key != RAM and is_comparable(numbers, path):
             share = path.rate_s / demand_s
             busy = Share(text=share_text(share), share=share, is_good=share > 0.9)
-        limit = NONE if path.key in compared else STAGE_NAMES[limit_of(numbers, path)]
+        limit = limit_of(numbers, path)
         around = f"{rate_text(rate.low)} to {rate_text(rate.high)}" if rate.num_rounds > 1 else NONE
-        rows.append((name, value, busy, limit, around, str(rate.num_rounds), share_text(path.others)))
+        rows.append(
+            (
+                name,
+                value,
+                busy,
+                STAGE_NAMES[limit] if limit else NONE,
+                around,
+                str(rate.num_rounds),
+                share_text(path.others),
+            )
+        )
     for bound in verdict.bounds:
         value = f"≤ {rate_text(bound.at_most_s)}"
         bars.append(Bar(name=f"{bound.text}: a bound", value=value, share=bound.at_most_s / longest_s, kind="bound"))
@@ -279,7 +289,7 @@ def _stages(numbers: Measurements, verdict: Verdict) -> Section:
                 against,
                 time_text(stage.seconds) if stage.seconds else NONE,
                 share_text(stage.gil_share) if stage.gil_share else NONE,
-                "  ".join(f"{num}: {rate_text(rate)}" for num, rate in stage.by_threads) or NONE,
+                " · ".join(f"{num}: {rate_text(rate)}" for num, rate in stage.by_threads) or NONE,
             )
         )
     marked = [i for i, stage in enumerate(numbers.stages) if stage.key in verdict.stages]

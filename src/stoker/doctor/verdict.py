@@ -56,6 +56,8 @@ _GAIN, _SAME = 1.05, 1.03
 _BUSY, _SPREAD, _VERY_BUSY, _WIDE = 0.1, 0.12, 0.4, 0.4
 # Rates of the same thing that lie further apart than this are not of the same machine.
 _DRIFTED = 1.1
+# What is verified comes within this of what was promised, or it is told.
+_BROKEN = 0.15
 # Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
 _MOSTLY = 0.5
 # Threads that build are idle this much of the time where a few huge chunks are waited for; chunks are uneven below.
@@ -64,6 +66,8 @@ _IDLE, _EVEN = 0.6, 0.6
 _AT_WORK = 0.15
 # A stage that gives so many times as much alone as came is not what limits.
 _FAR_MORE = 5.0
+# Nor is any of a path that gives so many times what the step eats, as long as there is no step.
+_COULD = 2.0
 # Of a core or of the lock: in use for this share, it is what limits. Others who take more of the cores are what lacks.
 _IN_USE, _HELD, _TAKEN = 0.8, 0.6, 0.5
 # A network that carries this share of its best is full.
@@ -284,12 +288,25 @@ def cause_of(numbers: Measurements, path: PathResult) -> str:
 def causes_of(numbers: Measurements, today: PathResult, demand_s: float | None) -> tuple[str, ...]:
     """Return the stages to name for a path that starves the step: what limits, and what would behind it."""
     first = cause_of(numbers, today)
+    if _could_feed(numbers, demand_s) is not None:
+        return (UNKNOWN,)
     if demand_s is None or today.key != SOURCE:
         return (first,)
     behind = [one for one in numbers.stages if one.key != first and one.supply_s < _STARVES * demand_s]
     if first == UNKNOWN:
         return (min(behind, key=lambda one: one.supply_s).key,) if behind else (first,)
     return (first, *(one.key for one in sorted(behind, key=lambda one: one.supply_s)[:1]))
+
+
+def _could_feed(numbers: Measurements, demand_s: float | None) -> float | None:
+    """Return how many times what the step eats today's path gives without it, where that is far more than enough.
+
+    Then no stage is too slow: the step and the loader want the same cores.
+    """
+    supply = numbers.path(SUPPLY)
+    if demand_s is None or supply is None or supply.is_disk_bound or supply.rate_s < _COULD * demand_s:
+        return None
+    return supply.rate_s / demand_s
 
 
 def _at_work(numbers: Measurements, path: PathResult, times: Mapping[str, float]) -> str:
@@ -330,8 +347,10 @@ def _why(numbers: Measurements, today: PathResult, key: str) -> str:
     if today.others > _TAKEN and is_full:
         return "others take the cores"
     if key == UNKNOWN:
-        is_shared = numbers.step is not None and numbers.step.cores_used > 0.5 * numbers.cores and is_full
-        return "the step takes the cores" if is_shared else "no stage of it has a figure that explains why"
+        times = _could_feed(numbers, demand_of(numbers))
+        if times is None:
+            return "no stage of it has a figure that explains why"
+        return f"which without the step gives {factor_text(times)} times what the step eats: they share the cores"
     if reason:
         return reason
     if key in ("dequeue", "batch"):
@@ -468,6 +487,13 @@ def _notes(numbers: Measurements) -> list[str]:
             f"Repeats of today's path gave {rate_text(today.rate.low)} to {rate_text(today.rate.high)} samples/s: "
             "nothing that follows from it is certain."
         )
+    for one in numbers.verified:
+        path = numbers.path(one.fix)
+        if path is not None and abs(one.error) > _BROKEN:
+            notes.append(
+                f"Run once more, {path.name} gave {rate_text(one.measured.samples_s)} samples/s, not the "
+                f"{rate_text(one.promised_s)} that came before: neither is to be relied on."
+            )
     drift = _drift(numbers)
     if drift > _DRIFTED:
         notes.append(
