@@ -200,7 +200,7 @@ def test_without_a_step_the_verdict_says_what_steps_the_supply_can_carry():
 
 
 def test_a_stage_that_would_starve_the_step_by_itself_is_named_behind_the_first():
-    slow = (StageResult(key="fetch", supply_s=2e5), StageResult(key="transform", supply_s=3e5, gil_share=1.0))
+    slow = (StageResult(key="fetch", supply_s=2e5), StageResult(key="transform", supply_s=3e5, is_locked=True))
     verdict = DoctorResult(starved(stages=slow)).verdict
     assert verdict.stages == ("fetch", "transform")
     assert "hides the transform behind it" in verdict.sentence

@@ -25,7 +25,6 @@ from stoker.cache.store import Store
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
 from stoker.doctor.arrow import write_tables
-from stoker.doctor.gilwatch import NOISE, GilWatch
 from stoker.doctor.gpu import GpuWatch, has_cuda, probe_copy
 from stoker.doctor.machine import Disk, memory_bytes_s
 from stoker.doctor.paths import Candidate, Candidates, Sample, make_loader
@@ -56,7 +55,6 @@ from stoker.doctor.words import time_text
 from stoker.errors import StokerError
 from stoker.host.machine import cores, free_memory_bytes, machine, versions
 from stoker.loader.temporary import OwnedFolder
-from stoker.metrics.record import Trace
 from stoker.words import some_of
 
 # What the name of a folder that experiments write to begins with.
@@ -78,6 +76,8 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 2, 6
 _SETTLED = 0.025
 # A step that keeps more of a core busy shares it with the loader.
 _SHARES = 0.4
+# Threads that give less than so many times what one gives hold each other up, unless others take more than this.
+_NO_MORE, _QUIET = 1.4, 0.2
 
 
 class ExaminationInterrupted(KeyboardInterrupt):
@@ -321,25 +321,23 @@ class _Examination:
             found.append(StageResult(key="fetch", supply_s=link.bytes_s / num_bytes, by_threads=by_threads))
         if ways.cold_s(1) + ways.cold_s(num_threads) < self._left_s(self._paths_end) / 4:
             self._say("decoding, transforming, converting: each alone")
-            trace = Trace()
-            with GilWatch() as watch:
-                alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1, trace=trace)
-            most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads, trace=Trace())
-            spans = [span for track in trace.spans().values() for span in track]
+            alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
+            most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
+            # As many threads as there are cores keep one of them busy, which nobody else wanted: they wait for a lock.
+            is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
             whole_s = sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
             for key in BUILD_STAGES[1:]:
                 one_s, each_s = alone.stages.get(key, 0.0), most.stages.get(key, 0.0)
                 if one_s <= 0 or each_s <= 0:
                     continue
-                held = watch.held_share([(span.start_ns, span.stop_ns) for span in spans if span.stage == key]) or 0.0
-                supply_s = num_threads / each_s
+                supply_s, is_most = num_threads / each_s, one_s > 0.5 * whole_s
                 found.append(
                     StageResult(
                         key=key,
                         supply_s=supply_s,
                         seconds=one_s,
-                        gil_share=held if held > NOISE else 0.0,
-                        waits=one_s > 0.5 * whole_s and alone.cores_used < 0.5 and held < 0.3,
+                        is_locked=is_most and is_locked and supply_s * one_s < _NO_MORE,
+                        waits=is_most and alone.cores_used < 0.5,
                         by_threads=((1, 1 / one_s), *([(num_threads, supply_s)] if num_threads > 1 else [])),
                     )
                 )

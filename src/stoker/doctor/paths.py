@@ -194,7 +194,7 @@ class Candidates:
             self.num_builders = run.num_builders
         self.rate_s = run.rate_s
 
-    def from_memory(self, seconds: float, *, num_threads: int, trace: Trace) -> PathRun:
+    def from_memory(self, seconds: float, *, num_threads: int) -> PathRun:
         """Run today's cold path with the bytes in memory and no step behind it: what each stage takes alone."""
         with self._replaying():
             return self._run_cold(
@@ -203,7 +203,6 @@ class Candidates:
                 units=self._sample.warm_units,
                 num_threads=num_threads,
                 num_builders=num_threads,
-                trace=trace,
             )
 
     def cold_s(self, num_threads: int) -> float:
@@ -358,10 +357,9 @@ class Candidates:
         num_threads: int | None = None,
         num_builders: int | None = None,
         transform_in: str | None = None,
-        trace: Trace | None = None,
     ) -> PathRun:
         """Train from the source, with nothing in any cache."""
-        sample, settings, trace = self._sample, self._settings, trace or Trace()
+        sample, settings, trace = self._sample, self._settings, Trace()
         units, catalogue, window = units or sample.units, catalogue or sample.catalogue, self._window
         once = float(num_samples_of_units(catalogue, units).sum())
         most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.tensor_bytes)

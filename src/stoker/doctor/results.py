@@ -166,7 +166,7 @@ class StageResult:
         key: See `STAGE_NAMES`.
         supply_s: Samples/s that all threads of it would give if they did nothing else.
         seconds: Of one thread, a sample.
-        gil_share: Share of that in which the interpreter's lock was held; None where nobody looked.
+        is_locked: Whether more threads give no more of it, though cores are free: they wait for the interpreter's lock.
         waits: Whether its thread waited for something else for most of it.
         by_threads: Samples/s at several numbers of threads.
     """
@@ -174,7 +174,7 @@ class StageResult:
     key: str
     supply_s: float
     seconds: float = 0.0
-    gil_share: float | None = None
+    is_locked: bool = False
     waits: bool = False
     by_threads: tuple[tuple[int, float], ...] = ()
 

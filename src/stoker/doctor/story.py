@@ -288,12 +288,12 @@ def _stages(numbers: Measurements, verdict: Verdict) -> Section:
                 rate_text(stage.supply_s),
                 against,
                 time_text(stage.seconds) if stage.seconds else NONE,
-                share_text(stage.gil_share) if stage.gil_share else NONE,
+                "one at a time" if stage.is_locked else "wait" if stage.waits else NONE,
                 " · ".join(f"{num}: {rate_text(rate)}" for num, rate in stage.by_threads) or NONE,
             )
         )
     marked = [i for i, stage in enumerate(numbers.stages) if stage.key in verdict.stages]
-    head = ("stage, alone", ">supply", ">of the demand", ">a sample", ">GIL", "~at threads")
+    head = ("stage, alone", ">supply", ">of the demand", ">a sample", "threads", "~at threads")
     lead = "What each stage gives that does nothing but its own work: it explains paths, and overrules none."
     return Section(title="Why", lead=lead, table=Table(about="Each stage alone", head=head, rows=rows, marked=marked))
 

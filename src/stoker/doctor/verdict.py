@@ -68,8 +68,8 @@ _AT_WORK = 0.15
 _FAR_MORE = 5.0
 # Nor is any of a path that gives so many times what the step eats, as long as there is no step.
 _COULD = 2.0
-# Of a core or of the lock: in use for this share, it is what limits. Others who take more of the cores are what lacks.
-_IN_USE, _HELD, _TAKEN = 0.8, 0.6, 0.5
+# Cores in use for this share are what limits. Others who take more of them are what lacks.
+_IN_USE, _TAKEN = 0.8, 0.5
 # A network that carries this share of its best is full.
 _FULL = 0.7
 # A stage that would starve the step by itself is named, where it is not far beyond what comes today.
@@ -355,7 +355,7 @@ def _why(numbers: Measurements, today: PathResult, key: str) -> str:
         return reason
     if key in ("dequeue", "batch"):
         return {"dequeue": "it runs in the training loop's own thread", "batch": "batches are small"}[key]
-    if stage is not None and stage.gil_share is not None and stage.gil_share > _HELD:
+    if stage is not None and stage.is_locked:
         return "it holds the GIL, so one core does it all"
     if stage is not None and stage.waits:
         return "it waits for something else, and more threads would wait at once"

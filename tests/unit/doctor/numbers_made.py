@@ -82,7 +82,7 @@ def numbers(rates, **changed):
         paths=tuple(path(key, rate) if isinstance(rate, int | float) else rate for key, rate in rates.items()),
         stages=(
             StageResult(key="fetch", supply_s=220_000.0, by_threads=((1, 9e4), (2, 2.2e5))),
-            StageResult(key="decode", supply_s=2e6, seconds=1e-6, gil_share=0.1, by_threads=((1, 1e6), (2, 2e6))),
+            StageResult(key="decode", supply_s=2e6, seconds=1e-6, by_threads=((1, 1e6), (2, 2e6))),
         ),
         ceilings=(
             Ceiling(key="network", name="network", value=40e6, unit="bytes/s", used=0.98, note="real reads, 8 at once"),

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.tally import StepKind
 from stoker.doctor.watch.traits import traits_of
-from stoker.doctor.watch.watched import Session
-
-
-class WatchOptions(TypedDict, total=False):
-    """Those arguments of `watch` that a callback has too."""
-
-    warmup: int
-    synchronize: Callable[[], object] | None
-    device: str | None
-    ranks: str | Path | None
-    on_report: Callable[[WatchReport], object] | None
-    clock: Callable[[], int]
+from stoker.doctor.watch.watched import Session, WatchOptions
 
 
 class Hooks:
@@ -35,9 +22,11 @@ class Hooks:
         options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
     """
 
-    def __init__(self, **options: Unpack[WatchOptions]) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self._session = Session(**options)
+        if options.keys() & {"replay", "replay_limit"}:
+            raise TypeError("a callback cannot replay batches: it does not hand them out; wrap the loader in watch()")
+        self._session = Session(WatchOptions(**options))
         self._is_in_epoch = False
         self._is_in_step = False
         self._is_disturbed = False

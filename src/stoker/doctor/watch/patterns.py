@@ -11,8 +11,7 @@ Pure: arrays in, patterns out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,16 +32,8 @@ _AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
 _NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS = 16, 8, 0.6, 0.85
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turns:
-    """Times that repeat every `period` steps.
-
-    Attributes:
-        period: Steps a turn.
-        places: The slow ones among them, counted from the epoch's first step.
-        slow: Mean of the slow ones.
-        others: Mean of the others.
-    """
+class Turns(NamedTuple):
+    """Times that repeat every `period` steps; places are counted from the epoch's first step, times are means."""
 
     period: int
     places: tuple[int, ...]
@@ -112,16 +103,8 @@ def _rare_period(index: Int64, is_event: npt.NDArray[np.bool_]) -> int | None:
     return period if period > _MAX_PERIOD and (gaps == period).all() else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Blocked:
-    """Long stalls with batches that came at once behind them.
-
-    Attributes:
-        num: How many.
-        share: Of all stall.
-        mean: Of one.
-        num_behind: Batches that came at once behind one, the middle one.
-    """
+class Blocked(NamedTuple):
+    """Long stalls behind which batches came at once: how many, their share of all stall, their mean, batches behind."""
 
     num: int
     share: float
@@ -156,12 +139,11 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | Non
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """A stall share that is not the same all the time.
 
     Attributes:
-        kind: "growing", "fading", or "jump".
+        kind: What it does.
         before: Share in the first quarter of the run, or before the jump.
         after: In the last quarter, or behind it.
         at: Share of the steps before the jump; 0 where it is a trend.

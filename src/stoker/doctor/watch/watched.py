@@ -6,27 +6,66 @@ import copy
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 from stoker.doctor.watch.device import CudaClock, DeviceSampler, may_be_async
-from stoker.doctor.watch.iterator import Batch, WatchedIterator
 from stoker.doctor.watch.meter import Meter
 from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import WatchReport, make_report
 from stoker.doctor.watch.tally import StepKind
-from stoker.doctor.watch.traits import LoaderTraits, traits_of
+from stoker.doctor.watch.traits import LoaderTraits, late_workers, traits_of
 from stoker.fields.spec import parse_size
+
+Batch = TypeVar("Batch")
 
 # Two CUDA events cost some microseconds: every 8th step keeps that far below 1 % at 1,000 steps/s.
 _DEVICE_EVERY = 8
+# After a stall of 1 ms it is worth some microseconds to look at what lay ready behind the batch.
+_LONG_NS = 1_000_000
 # What a watched loader keeps to itself; every other attribute is the loader's.
 _OWN = frozenset(("loader", "_session", "_stream", "_options"))
 # What a loop, or a framework, may ask of a loader itself: a watched one has those that its loader has.
 _ASKED_OF_ITSELF = ("__len__", "__getitem__", "__contains__", "__reversed__", "__length_hint__", "__call__", "__bool__")
 _OF_FUNCTIONS = ("synchronize", "on_report", "clock")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """The arguments of `watch`, which says what they are, proven.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
+    """
+
+    warmup: int = 10
+    replay: int = 0
+    replay_limit: int | str = "1GB"
+    synchronize: Callable[[], object] | None = None
+    device: str | None = None
+    ranks: str | Path | None = None
+    on_report: Callable[[WatchReport], object] | None = None
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "replay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be a number of steps, not {value!r}")
+            if value < 0:
+                raise ValueError(f"{name} must be a number of steps from 0 on, not {value}")
+        for name in ("synchronize", "on_report"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError(f"{name} must be a function, not {getattr(self, name)!r}")
+        if self.synchronize is not None and self.device is not None:
+            raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
+        if self.ranks is not None and not isinstance(self.ranks, str | Path):
+            raise TypeError(f"ranks must be a folder that all ranks share, not {self.ranks!r}")
+        parse_size(self.replay_limit, name="replay_limit")
 
 
 def watch(
@@ -75,16 +114,21 @@ def watch(
     own = type(loader)
     if not hasattr(own, "__iter__") and not hasattr(own, "__getitem__"):
         raise TypeError(f"watch needs what a for loop can go over, not {own.__name__}")
-    options: dict[str, Any] = {
-        "warmup": warmup,
-        "replay": replay,
-        "replay_limit": replay_limit,
-        "synchronize": synchronize,
-        "device": device,
-        "ranks": ranks,
-        "on_report": on_report,
-        "clock": clock,
-    }
+    options = WatchOptions(
+        warmup=warmup,
+        replay=replay,
+        replay_limit=replay_limit,
+        synchronize=synchronize,
+        device=device,
+        ranks=ranks,
+        on_report=on_report,
+        clock=clock,
+    )
+    return _watched(loader, options)
+
+
+def _watched(loader: Iterable[Batch], options: WatchOptions) -> Watched[Batch]:
+    own = type(loader)
     asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
     return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, options)
 
@@ -93,80 +137,55 @@ class Session:
     """What lives as long as a watch. It knows no loader, so that a loader ends when its loop lets go of it.
 
     Args:
+        options: Of the watch.
         traits: What the loader is.
-        warmup: As all others, an argument of `watch`, which says what it is.
-        replay: See `watch`.
-        replay_limit: See `watch`.
-        synchronize: See `watch`.
-        device: See `watch`.
-        ranks: See `watch`.
-        on_report: See `watch`.
-        clock: See `watch`.
 
     Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
-        ImportError: `device` is given and there is no torch.
+        ImportError: A device is given and there is no torch.
     """
 
-    def __init__(
-        self,
-        *,
-        traits: LoaderTraits | None = None,
-        warmup: int = 10,
-        replay: int = 0,
-        replay_limit: int | str = "1GB",
-        synchronize: Callable[[], object] | None = None,
-        device: str | None = None,
-        ranks: str | Path | None = None,
-        on_report: Callable[[WatchReport], object] | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        for value, name in ((warmup, "warmup"), (replay, "replay")):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be a number of steps, not {value!r}")
-            if value < 0:
-                raise ValueError(f"{name} must be a number of steps from 0 on, not {value}")
-        for hook, name in ((synchronize, "synchronize"), (on_report, "on_report")):
-            if hook is not None and not callable(hook):
-                raise TypeError(f"{name} must be a function, not {hook!r}")
-        if synchronize is not None and device is not None:
-            raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
-        if ranks is not None and not isinstance(ranks, str | Path):
-            raise TypeError(f"ranks must be a folder that all ranks share, not {ranks!r}")
-        limit_bytes = parse_size(replay_limit, name="replay_limit")
-        sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
+    def __init__(self, options: WatchOptions, traits: LoaderTraits | None = None) -> None:
+        sampler = None
+        if options.device is not None:
+            sampler = DeviceSampler(CudaClock(options.device), every=_DEVICE_EVERY)
         self.traits = traits or LoaderTraits()
-        self.meter = Meter(warmup=warmup, clock=clock, synchronize=synchronize, device=sampler)
-        self._replayer = Replayer(num_steps=replay, limit_bytes=limit_bytes, warmup=warmup) if replay else None
-        self._ranks = None if ranks is None else Path(ranks).expanduser()
-        self._on_report = on_report
+        self.meter = Meter(warmup=options.warmup, clock=options.clock, synchronize=options.synchronize, device=sampler)
+        self.replayer: Replayer | None = None
+        if options.replay:
+            limit_bytes = parse_size(options.replay_limit, name="replay_limit")
+            self.replayer = Replayer(num_steps=options.replay, limit_bytes=limit_bytes, warmup=options.warmup)
+        self._ranks = None if options.ranks is None else Path(options.ranks).expanduser()
+        self._on_report = options.on_report
 
     def begin_epoch(self, loader: Iterable[Batch]) -> WatchedIterator[Batch]:
         """Return the watched iterator of one epoch."""
         started = self.meter.now()
         iterator = iter(loader)
         self.meter.begin_epoch(self.meter.now() - started)
-        return WatchedIterator(iterator, meter=self.meter, on_end=self.end_epoch, replayer=self._replayer)
+        return WatchedIterator(iterator, self)
 
     def end_epoch(self) -> None:
         """Tell who wants to know."""
         if self._ranks is not None:
-            write_rank(self._ranks, self._figures(), world_size=rank_here()[1])
+            self._write_rank(self._ranks, rank_here()[1])
         if self._on_report is not None:
             self._on_report(self.report())
 
     def report(self) -> WatchReport:
         """Return what was seen so far."""
         rank, world_size = rank_here()
-        meter, replayer = self.meter, self._replayer
+        meter, replayer = self.meter, self.replayer
+        ranks: tuple[RankFigures, ...] = ()
+        if self._ranks is not None:
+            self._write_rank(self._ranks, world_size)
+            ranks = read_ranks(self._ranks, world_size=world_size)
         return make_report(
             meter.look(),
             traits=self.traits,
             replayed=(0, 0) if replayer is None else (replayer.num_batches, replayer.num_bytes),
             device=meter.device_times(),
             is_async=not meter.is_synchronized and may_be_async(),
-            ranks=self._known_ranks(world_size),
+            ranks=ranks,
             num_epochs=meter.num_epochs,
             num_steps=meter.num_steps,
             first_batch_s=meter.first_batch_s,
@@ -174,20 +193,84 @@ class Session:
             world_size=world_size,
         )
 
-    def _known_ranks(self, world_size: int) -> tuple[RankFigures, ...]:
-        if self._ranks is None:
-            return ()
-        write_rank(self._ranks, self._figures(), world_size=world_size)
-        return read_ranks(self._ranks, world_size=world_size)
-
-    def _figures(self) -> RankFigures:
+    def _write_rank(self, folder: Path, world_size: int) -> None:
         seen = self.meter.look()
-        return RankFigures(
+        mine = RankFigures(
             rank=rank_here()[0],
             num_steps=seen.num_of[StepKind.STEADY],
             stall_s=seen.stall.mean_s,
             step_s=seen.step.mean_s,
         )
+        write_rank(folder, mine, world_size=world_size)
+
+
+class WatchedIterator(Generic[Batch]):
+    """Hands on what another iterator gives, exceptions included, and times it.
+
+    It alone holds the loader's iterator: when a loop lets go of it, that one ends as it would without a watch.
+
+    Args:
+        iterator: The loader's own.
+        session: Told when the iterator is exhausted, or a loop lets go of it before.
+    """
+
+    def __init__(self, iterator: Iterator[Batch], session: Session) -> None:
+        self._iterator = iterator
+        self._session = session
+        self._meter = session.meter
+        self._replayer = session.replayer
+        self._late_workers = late_workers(iterator)
+        self._is_exhausted = False
+        self._is_over = False
+        self._begun_at = session.meter.num_steps
+
+    def __iter__(self) -> WatchedIterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        meter, replayer = self._meter, self._replayer
+        meter.ask()
+        if replayer is not None and replayer.is_due(at_end=self._is_exhausted):
+            return self._again(replayer)
+        try:
+            if self._is_exhausted:
+                raise StopIteration
+            batch = next(self._iterator)
+        except StopIteration:
+            if replayer is not None and not self._is_exhausted:
+                self._is_exhausted = True
+                if replayer.is_due(at_end=True):
+                    meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
+                    return self._again(replayer)
+            self._end()
+            raise
+        meter.got(None if replayer is None else replayer.take(batch))
+        if self._late_workers is not None and meter.stall_ns > _LONG_NS:
+            meter.late = self._late_workers()
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_iterator" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._iterator, name)  # send, throw, close, state_dict, ...
+
+    def __length_hint__(self) -> int:
+        hint = getattr(type(self._iterator), "__length_hint__", None) or getattr(type(self._iterator), "__len__", None)
+        return hint(self._iterator) if hint is not None else NotImplemented
+
+    def __del__(self) -> None:
+        if self._meter.num_steps > self._begun_at:
+            self._end()
+
+    def _again(self, replayer: Replayer) -> Batch:
+        batch: Batch = replayer.next()
+        self._meter.got(StepKind.REPLAY)
+        return batch
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._session.end_epoch()
 
 
 class Watched(Generic[Batch]):
@@ -197,10 +280,10 @@ class Watched(Generic[Batch]):
     what asks for its type.
     """
 
-    def __init__(self, loader: Iterable[Batch], options: dict[str, Any]) -> None:
+    def __init__(self, loader: Iterable[Batch], options: WatchOptions) -> None:
         self.loader = loader
         self._options = options
-        self._session = Session(**options, traits=traits_of(loader))
+        self._session = Session(options, traits_of(loader))
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch, as the loader does."""
@@ -252,21 +335,21 @@ class Watched(Generic[Batch]):
         return f"watch({self.loader!r})"
 
     def __copy__(self) -> Watched[Batch]:
-        return watch(copy.copy(self.loader), **self._options)
+        return _watched(copy.copy(self.loader), self._options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Watched[Batch]:
-        return watch(copy.deepcopy(self.loader, memo), **self._options)
+        return _watched(copy.deepcopy(self.loader, memo), self._options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as a watch of its own, which tells nobody here."""
-        plain = {name: value for name, value in self._options.items() if name not in _OF_FUNCTIONS}
+        plain = {name: value for name, value in vars(self._options).items() if name not in _OF_FUNCTIONS}
         return functools.partial(watch, **plain), (self.loader,)
 
 
 class WatchedStream(Watched[Batch]):
     """A watched iterator or generator: as without a watch, a second `for` goes on where the first one stopped."""
 
-    def __init__(self, loader: Iterable[Batch], options: dict[str, Any]) -> None:
+    def __init__(self, loader: Iterable[Batch], options: WatchOptions) -> None:
         super().__init__(loader, options)
         self._stream: WatchedIterator[Batch] | None = None
 
