@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from stoker.fields.spec import Entry, Ragged, Spec
 from stoker.loader.gather import Assembled
 from stoker.torch import to_nested
-from stoker.torch.tensors import as_tensor, as_tensors, cut_each, fields_of, torch_dtype
+from stoker.torch.tensors import as_tensor, as_tensors, cut, fields_of, torch_dtype
 
 pytestmark = pytest.mark.torch
 
@@ -78,7 +78,9 @@ def test_fields_of_several_batches_are_those_of_each(kinds, sizes, first):
     if spec.record_bytes == 0:
         return
     records = torch.from_numpy(random_records(spec, first + sum(sizes)))[first:]
-    each = cut_each(fields_of(records, spec), sizes)
+    fields = fields_of(records, spec)
+    rows = zip(*(cut(field, sizes) for field in fields.values()), strict=True)
+    each = [dict(zip(fields, row, strict=True)) for row in rows]
     for batch, alone in zip(each, records.split(sizes), strict=True):
         expected = fields_of(alone, spec)
         assert list(batch) == list(expected)

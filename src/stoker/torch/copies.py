@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from stoker.fields.compact import Compact
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
 from stoker.loader.gather import Assembled, SharedRows
 from stoker.torch.resident import ResidentRows
-from stoker.torch.stream import Copier
 from stoker.torch.tensors import Tensors, fields_of, torch_dtype, words_of
 
 # What torch cannot gather from is gathered from as integers of the same size.
@@ -24,7 +23,7 @@ class Copies:
     """Copies to a device. Used inside a block of the stream's.
 
     Args:
-        copier: Copies; or shows what is wanted where it lies.
+        copy: Begins to copy a contiguous array, which must stay until that is done; or shows it where it lies.
         resident: Records that stay on the device; None keeps none there.
         compact: Fields that are widened there, and how.
 
@@ -32,8 +31,10 @@ class Copies:
         memory: Every tensor that owns memory there of what was copied and made so far.
     """
 
-    def __init__(self, copier: Copier, resident: ResidentRows | None, compact: Mapping[str, Compact]) -> None:
-        self._copier = copier
+    def __init__(
+        self, copy: Callable[[Array], torch.Tensor], resident: ResidentRows | None, compact: Mapping[str, Compact]
+    ) -> None:
+        self._copy = copy
         self._resident = resident
         self._compact = compact
         self.memory: list[torch.Tensor] = []
@@ -41,7 +42,7 @@ class Copies:
     def array(self, array: Array) -> torch.Tensor:
         """Begin to copy an array."""
         # Not ascontiguousarray, which gives an array without dimensions one.
-        return self.own(self._copier.copy(np.asarray(array, order="C")))
+        return self.own(self._copy(np.asarray(array, order="C")))
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that owns memory on the device, noted."""

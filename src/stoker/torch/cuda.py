@@ -12,14 +12,13 @@ import torch
 
 from stoker.fields.spec import Array
 from stoker.host.huge import memory as memory_in_huge_pages
-from stoker.torch.stream import Mark
 from stoker.torch.tensors import as_tensor
 
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all contexts of the process
 
 
 class CudaStream:
-    """Copies to a GPU on a stream of its own.
+    """Copies to a GPU on a stream of its own, while the GPU does something else. Safe to use from several threads.
 
     Args:
         device: A CUDA device with its index: threads that assemble batches have a current device of their own, which
@@ -62,7 +61,7 @@ class CudaStream:
         """Begin to copy; from memory that is not pinned, CUDA takes a copy of its own before it returns."""
         return as_tensor(array).to(self._device, non_blocking=True)
 
-    def mark(self) -> Mark:
+    def mark(self) -> torch.cuda.Event:
         """Return an event behind what this stream was given so far."""
         event = torch.cuda.Event()
         event.record(self._stream)
@@ -73,10 +72,10 @@ class CudaStream:
         handle: int = torch.cuda.current_stream(self._device).cuda_stream
         return handle
 
-    def wait(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+    def wait(self, mark: torch.cuda.Event, tensors: list[torch.Tensor]) -> None:
         """Let the loop's stream wait, and tell the allocator that it uses the tensors."""
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(cast("torch.cuda.Event", mark))
+        stream.wait_event(mark)
         for tensor in tensors:
             tensor.record_stream(stream)
 

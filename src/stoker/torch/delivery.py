@@ -13,8 +13,8 @@ from stoker.loader.delivery import Delivery, DeliveryForm
 from stoker.loader.gather import Together
 from stoker.loader.units import Made
 from stoker.torch.copies import Copies
+from stoker.torch.cuda import CudaStream
 from stoker.torch.resident import ResidentRows
-from stoker.torch.stream import Mark, SideStream
 from stoker.torch.tensors import Tensors, as_tensor, as_tensors, fields_of, own_tensors
 from stoker.torch.together import Cut, begin
 
@@ -52,14 +52,8 @@ class CpuDelivery(Delivery):
         return None if self._in_one_storage else _cut_here
 
 
-class _Here:
-    """Shows arrays as tensors where they lie."""
-
-    copy = staticmethod(as_tensor)
-
-
 def _cut_here(together: Together, form: DeliveryForm) -> list[Tensors]:
-    return begin(together, Copies(_Here(), None, {}), form)()
+    return begin(together, Copies(as_tensor, None, {}), form)()
 
 
 class Crossing:
@@ -72,7 +66,7 @@ class Crossing:
         source: The host memory that is being read until then.
     """
 
-    def __init__(self, cut: Cut, memory: list[torch.Tensor], copied: Mark, source: Made | Together) -> None:
+    def __init__(self, cut: Cut, memory: list[torch.Tensor], copied: torch.cuda.Event, source: Made | Together) -> None:
         self._cut: Cut | None = cut
         self._batches: list[Tensors | None] = []
         self.memory = memory
@@ -122,7 +116,7 @@ class DeviceDelivery(Delivery):
     expands = True
     widens = True
 
-    def __init__(self, stream: SideStream, *, resident: ResidentRows | None = None) -> None:
+    def __init__(self, stream: CudaStream, *, resident: ResidentRows | None = None) -> None:
         self._stream = stream
         self.resident = self._resident = resident
         self._lock = threading.Lock()
@@ -171,7 +165,7 @@ class DeviceDelivery(Delivery):
         return [OnDevice(crossing, number) for number in range(len(together.sizes))]
 
     def _copies(self, form: DeliveryForm) -> Copies:
-        return Copies(self._stream, self._resident, {} if form.is_widened else form.compact)
+        return Copies(self._stream.copy, self._resident, {} if form.is_widened else form.compact)
 
     def deliver(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""

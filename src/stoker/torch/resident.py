@@ -12,7 +12,7 @@ import torch
 from stoker.fields.spec import Array
 from stoker.loader.buffers import BufferPool
 from stoker.loader.gather import Residence
-from stoker.torch.stream import Mark, SideStream
+from stoker.torch.cuda import CudaStream
 from stoker.torch.tensors import words_of
 
 
@@ -31,7 +31,7 @@ class ResidentRows:
         first_row: Where each chunk's records begin; -1 where it does not lie there. Shape [N].
     """
 
-    def __init__(self, stream: SideStream, *, limit_bytes: int) -> None:
+    def __init__(self, stream: CudaStream, *, limit_bytes: int) -> None:
         self._stream = stream
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class ResidentRows:
         self._end = 0
         self._records: torch.Tensor | None = None
         self._staging = BufferPool(stream.allocate, is_pinned=True)
-        self._in_flight: list[tuple[Mark, Array]] = []
+        self._in_flight: list[tuple[torch.cuda.Event, Array]] = []
 
     def open(self, num_samples: npt.NDArray[np.int64], record_bytes: int) -> None:
         """Say what there is.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,10 +23,16 @@ from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
 from stoker.loader.delivery import DeliveryForm
 from stoker.loader.gather import Together
 from stoker.torch.copies import Copies, expand_records
-from stoker.torch.tensors import Tensors, cut, cut_each, views_of
+from stoker.torch.tensors import Tensors, cut, views_of
 
 Cut: TypeAlias = Callable[[], list[Tensors]]
 """Takes what was begun apart: returns the fields of each batch, which are views of it."""
+
+Piece: TypeAlias = Callable[[], dict[str, Sequence[Any]]]
+"""Does so with some fields: returns each of them of every batch.
+
+Each of torch's operations gives up the interpreter's lock, and beside threads that want it, it takes long to come back:
+so there is one for each field, not for each field of each batch."""
 
 
 def begin(together: Together, copies: Copies, form: DeliveryForm) -> Cut:
@@ -37,85 +43,73 @@ def begin(together: Together, copies: Copies, form: DeliveryForm) -> Cut:
         copies: Copies.
         form: How they leave: not augmented, and all of each sequence.
     """
-    pieces = [_begin_own(together, copies)]
+    pieces = _begin_own(together, copies)
     for rows, index in together.shared:
         begin_shared = _begin_expanded if form.is_expanded else _begin_once
-        pieces.append(begin_shared(rows, index, copies.array(index), together.sizes, copies))
+        pieces += begin_shared(rows, index, copies.array(index), together.sizes, copies)
     names = list(together.names)
     if (groups := together.groups) is not None:
-        pieces.append(partial(_cut_groups, copies.array(groups.offsets), groups.sizes))
+        offsets, sizes = copies.array(groups.offsets), [num + 1 for num in groups.sizes]
+        pieces.append(lambda: {"group_offsets": cut(offsets, sizes)})
         names.append("group_offsets")
-    return partial(_in_order, names, pieces)
+    return partial(_take_apart, names, pieces)
 
 
-def _in_order(names: Sequence[str], pieces: Sequence[Cut]) -> list[Tensors]:
-    batches = _beside(pieces)
-    if list(batches[0]) == names:
-        return batches
-    return [{name: fields[name] for name in names} for fields in batches]
+def _take_apart(names: Sequence[str], pieces: Sequence[Piece]) -> list[Tensors]:
+    fields: dict[str, Sequence[Any]] = {}
+    for piece in pieces:
+        fields |= piece()
+    return [dict(zip(names, row, strict=True)) for row in zip(*(fields[name] for name in names), strict=True)]
 
 
-def _beside(pieces: Sequence[Cut]) -> list[Tensors]:
-    """Return the fields of each batch out of pieces that each have some of them."""
-    batches, *others = [piece() for piece in pieces]
-    for other in others:
-        for fields, more in zip(batches, other, strict=True):
-            fields |= more
-    return batches
-
-
-def _begin_own(together: Together, copies: Copies) -> Cut:
+def _begin_own(together: Together, copies: Copies) -> list[Piece]:
     """Begin to copy the fields of each batch but those that its samples share."""
     spec = together.assembled.spec
-    lists = _begin_lists(together, copies)
-    if not spec.record_bytes:
-        return lists
-    return partial(_beside, [_fixed(copies.records(together.assembled), spec, together.sizes, copies), lists])
+    pieces = [_begin_lists(together, copies)] if together.num_values else []
+    if spec.record_bytes:
+        pieces.append(_fixed(copies.records(together.assembled), spec, together.sizes, copies))
+    return pieces
 
 
-def _fixed(records: torch.Tensor, spec: Spec, sizes: Sequence[int], copies: Copies) -> Cut:
+def _fixed(records: torch.Tensor, spec: Spec, sizes: Sequence[int], copies: Copies) -> Piece:
     """Return what gives the fixed-width fields of each batch; those that are kept narrower are widened now."""
     if not copies.has_narrow(spec):
-        return lambda: cut_each(views_of(records, spec), sizes)
-    return partial(cut_each, {name: copies.widened(name, one) for name, one in views_of(records, spec).items()}, sizes)
+        return lambda: {name: cut(field, sizes) for name, field in views_of(records, spec).items()}
+    fields = {name: copies.widened(name, field) for name, field in views_of(records, spec).items()}
+    return lambda: {name: cut(field, sizes) for name, field in fields.items()}
 
 
-def _begin_lists(together: Together, copies: Copies) -> Cut:
-    if not together.num_values:
-        return partial(_empty, len(together.sizes))
-    lists = together.assembled.ragged
+def _begin_lists(together: Together, copies: Copies) -> Piece:
+    """Begin to copy the lists of each batch."""
+    lists, num_values = together.assembled.ragged, together.num_values
+    num_offsets = [size + 1 for size in together.sizes]
     offsets = copies.array(together.offsets)
     values = {name: copies.widened(name, copies.array(np.asarray(one.values))) for name, one in lists.items()}
-    return partial(_cut_lists, values, offsets, together.num_values, [size + 1 for size in together.sizes])
+
+    def take_apart() -> dict[str, Sequence[Any]]:
+        return {
+            name: list(map(Ragged, cut(values[name], sizes), cut(own, num_offsets)))
+            for name, own, sizes in zip(values, offsets.unbind(0), num_values, strict=True)
+        }
+
+    return take_apart
 
 
-def _cut_lists(
-    values: dict[str, torch.Tensor], offsets: torch.Tensor, num_values: list[list[int]], num_offsets: list[int]
-) -> list[Tensors]:
-    batches = _empty(len(num_offsets))
-    for name, borders, sizes in zip(values, offsets.unbind(0), num_values, strict=True):
-        parts = zip(batches, cut(values[name], sizes), cut(borders, num_offsets), strict=True)
-        for fields, some, own in parts:
-            fields[name] = Ragged(some, own)
-    return batches
-
-
-def _cut_groups(offsets: torch.Tensor, sizes: Sequence[int]) -> list[Tensors]:
-    return [{"group_offsets": own} for own in cut(offsets, [num + 1 for num in sizes])]
-
-
-def _begin_once(rows: Together, _: Array, index: torch.Tensor, sizes: Sequence[int], copies: Copies) -> Cut:
+def _begin_once(rows: Together, _: Array, index: torch.Tensor, sizes: Sequence[int], copies: Copies) -> list[Piece]:
     """Begin to copy what the samples of each batch share, each value once, beside which of these every sample has."""
     own = _begin_own(rows, copies)
-    return lambda: [
-        {name: Deduplicated(field, some) for name, field in fields.items()}
-        for fields, some in zip(own(), cut(index, sizes), strict=True)
-    ]
+
+    def take_apart() -> dict[str, Sequence[Any]]:
+        of_each = cut(index, sizes)
+        fields = (field for piece in own for field in piece().items())
+        return {name: list(map(Deduplicated, values, of_each)) for name, values in fields}
+
+    return [take_apart]
 
 
 def _begin_expanded(
     rows: Together, host_index: Array, index: torch.Tensor, sizes: Sequence[int], copies: Copies
-) -> Cut:
+) -> list[Piece]:
     """Begin to copy what the samples of each batch share, and expand it behind the copy.
 
     Args:
@@ -125,22 +119,20 @@ def _begin_expanded(
         sizes: Samples of each batch.
         copies: Copies.
     """
-    spec, of_each, pieces = rows.assembled.spec, cut(index, sizes), list[Cut]()
+    spec, of_each, pieces = rows.assembled.spec, cut(index, sizes), list[Piece]()
     if spec.record_bytes:
         records = copies.array(rows.assembled.records)
         out = copies.own(torch.empty((len(index), spec.record_bytes), dtype=torch.uint8, device=records.device))
         for some, own, target in zip(cut(records, rows.sizes), of_each, cut(out, sizes), strict=True):
             expand_records(some, own, out=target)
         pieces.append(_fixed(out, spec, sizes, copies))
-    lists, places = _begin_lists(rows, copies)(), np.split(host_index, np.cumsum(sizes)[:-1])
-    ends = np.cumsum([num + 1 for num in rows.sizes])[:-1]
-    expanded = _empty(len(sizes))
-    for (name, alike), offsets in zip(rows.assembled.ragged.items(), rows.offsets, strict=True):
-        for i, borders in enumerate(np.split(offsets, ends)):
-            here = Ragged(alike.values, borders)  # whose values are another batch's, too: only lengths are asked for
-            expanded[i][name] = copies.expanded(cast("Ragged", lists[i][name]), of_each[i], here, places[i])
-    return partial(_beside, [*pieces, lambda: expanded])
-
-
-def _empty(num: int) -> list[Tensors]:
-    return [{} for _ in range(num)]
+    if rows.num_values:
+        lists, places = _begin_lists(rows, copies)(), np.split(host_index, np.cumsum(sizes)[:-1])
+        ends = np.cumsum([num + 1 for num in rows.sizes])[:-1]
+        expanded: dict[str, Sequence[Any]] = {}
+        for (name, host), offsets in zip(rows.assembled.ragged.items(), rows.offsets, strict=True):
+            # Of values that are another batch's, too: only lengths are asked for.
+            alike = [Ragged(host.values, borders) for borders in np.split(offsets, ends)]
+            expanded[name] = list(map(copies.expanded, lists[name], of_each, alike, places))
+        pieces.append(lambda: expanded)
+    return pieces
