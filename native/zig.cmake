@@ -39,6 +39,7 @@ exec '${Python_EXECUTABLE}' -m ziglang ${arguments} \"$@\"
   file(CHMOD ${CMAKE_BINARY_DIR}/zig-${tool} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 endforeach()
 set(CMAKE_CXX_COMPILER ${CMAKE_BINARY_DIR}/zig-c++)
+set(CMAKE_CXX_FLAGS_INIT -DSTOKER_ZIG)  # see processor.cpp
 set(CMAKE_AR ${CMAKE_BINARY_DIR}/zig-ar)
 set(CMAKE_RANLIB ${CMAKE_BINARY_DIR}/zig-ranlib)
 # This machine's `strip` knows no other machine's files, and macOS's `install_name_tool` is not here: the linker strips,

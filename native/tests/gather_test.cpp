@@ -1,8 +1,11 @@
 #include "gather.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include "check.h"
 #include "moves.h"
@@ -70,11 +73,21 @@ struct StripChunk {
 
 }  // namespace
 
+#if defined(__x86_64__) && defined(__linux__)
+TEST("this processor is known for what the system says it is, which chooses among versions of functions") {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string about{std::istreambuf_iterator<char>(file), {}};
+  __builtin_cpu_init();
+  CHECK(!!__builtin_cpu_supports("avx2") == (about.find(" avx2 ") != std::string::npos));
+  CHECK(!!__builtin_cpu_supports("avx512f") == (about.find(" avx512vl ") != std::string::npos));
+}
+#endif
+
 TEST("records of any width go to their places") {
   for (const size_t width : {1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 100, 640, 4160}) {
     for (const size_t num : {0, 1, 33, 2000}) {
       const std::vector<Bytes> chunks{noise(20 * width), noise(3 * width)};
-      const stoker::Table table{width, {chunks[0].data(), chunks[1].data()}, {}};
+      const stoker::Table table{width, {chunks[0].data(), chunks[1].data()}, {}, {}};
       const Chosen chosen(num, {20, 3});
       std::vector<int64_t> places(num);
       std::iota(places.begin(), places.end(), 0);
@@ -102,7 +115,7 @@ TEST("lists of strips come out whole, and what lies beside their memory is not t
       group.places.push_back(reinterpret_cast<const uint8_t*>(chunk.places.data()));
       group.values.push_back(chunk.strips.data());
     }
-    const stoker::Table table{0, {}, {group}};
+    const stoker::Table table{0, {}, {group}, {}};
     for (const size_t num : {0, 1, 31, 33, 3000}) {
       const Chosen chosen(num, {40, 1});
       const stoker::Part part{&table, chosen.slot, chosen.row};

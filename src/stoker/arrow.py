@@ -33,11 +33,28 @@ def array_of(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(bits)], num_nulls)
 
 
-def strings_of(words: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+def strings_of(words: Sequence[str | bytes | None], kind: pa.DataType) -> pa.Array:
     """Return words as an array of strings or binary."""
+    there = np.array([word is not None for word in words], np.bool_)
+    encoded = [word.encode() if isinstance(word, str) else word or b"" for word in words]
     width = np.int64 if kind in (pa.large_string(), pa.large_binary()) else np.int32
-    offsets = np.cumsum([0, *map(len, words)], dtype=width)
-    return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(words))], 0)
+    offsets = pa.py_buffer(np.cumsum([0, *map(len, encoded)], dtype=width))
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(words), [valid, offsets, pa.py_buffer(b"".join(encoded))])
+
+
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """Return the dtype of Arrow's integers or floats."""
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{letter}{kind.bit_width // 8}")
+
+
+def numbers_in(array: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Return integers or floats, none of them null, as a NumPy array; a view where they lie in one piece."""
+    chunks = [array] if isinstance(array, pa.Array) else array.chunks
+    dtype = dtype_of(array.type)
+    some = [np.frombuffer(one.buffers()[1], dtype, len(one), one.offset * dtype.itemsize) for one in chunks if len(one)]
+    return some[0] if len(some) == 1 else np.concatenate([np.zeros(0, dtype), *some])
 
 
 def parts_of(kind: pa.DataType) -> list[pa.DataType]:

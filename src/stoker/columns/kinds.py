@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.arrow import is_list, plain_type
+from stoker.arrow import dtype_of, is_list, plain_type
 
 DType = np.dtype[Any]
 
@@ -127,12 +127,6 @@ def _unencoded(kind: pa.DataType) -> pa.DataType:
 
 def _is_bool8(kind: pa.DataType) -> bool:
     return getattr(kind, "extension_name", "") == "arrow.bool8"
-
-
-def dtype_of(kind: pa.DataType) -> DType:
-    """Return the dtype of Arrow's integers or floats, which Arrow itself only tells beside an installed pandas."""
-    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
-    return np.dtype(f"{letter}{kind.bit_width // 8}")
 
 
 def _leaf_of(kind: pa.DataType) -> ValueKind:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._native import hash_strings
-from stoker.arrow import array_of, strings_of
+from stoker.arrow import array_of, dtype_of, strings_of
 from stoker.columns.arrays import (
     ValuePlace,
     buffer_of,
@@ -25,7 +25,7 @@ from stoker.columns.arrays import (
     stored,
     validity,
 )
-from stoker.columns.kinds import WORDS, DType, Refused, ValueKind, dtype_of
+from stoker.columns.kinds import WORDS, DType, Refused, ValueKind
 from stoker.fields.spec import Array
 from stoker.hashing import integer_hash
 
@@ -152,7 +152,7 @@ def code_of_fill(fill: float | str, leaf: ValueKind, way: Codes | Buckets) -> in
             if isinstance(way, Buckets) and not 0 <= fill < way.num_buckets:
                 raise Refused(f"fill={fill!r} is no bucket of {way.num_buckets}")
             return None
-        code = int(number_words(strings_of([fill.encode()], pa.binary()), way)[0])
+        code = int(number_words(strings_of([fill], pa.binary()), way)[0])
     else:
         if isinstance(fill, str) or not np.isfinite(fill) or fill != int(fill):
             raise Refused(f"fill={fill!r} must be an integer here: the value that stands for null")
@@ -229,7 +229,7 @@ class _Lookup:
 
 def _vocabulary_array(words: Sequence[str | int], kind: pa.DataType) -> pa.Array:
     if not pa.types.is_integer(kind):
-        return strings_of([str(word).encode() for word in words], kind)
+        return strings_of(list(map(str, words)), kind)
     # A word outside the type's range can never be met; a null keeps the places of those behind it.
     dtype = dtype_of(kind)
     inside = np.array([integer_fits(int(word), dtype) for word in words], np.bool_)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.arrow import array_of, numbers_in, strings_of
 from stoker.dataset.filters import Filter, needed_columns, surviving_row_groups
 from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
 from stoker.dataset.kept import keep, kept
@@ -333,24 +334,22 @@ def keep_survey(path: Path, known: Survey) -> None:
     """Write `known` to one small file; a disk that does not take it is a warning."""
     files = pa.table(
         {
-            "url": pa.array([name_bytes(file.info.url) for file in known.files], pa.binary()),
-            "size_bytes": pa.array([file.info.size_bytes for file in known.files], pa.int64()),
-            "version": pa.array([file.info.version for file in known.files], pa.string()),
-            "footer": pa.array(known.footers, pa.string()),
-            "partition": pa.array([json.dumps(file.partition) for file in known.files], pa.string()),
-            "deleted": pa.array([file.deleted for file in known.files], pa.large_binary()),
+            "url": strings_of([name_bytes(file.info.url) for file in known.files], pa.binary()),
+            "size_bytes": array_of(np.array([file.info.size_bytes for file in known.files], np.int64)),
+            "version": strings_of([file.info.version for file in known.files], pa.string()),
+            "footer": strings_of(known.footers, pa.string()),
+            "partition": strings_of([json.dumps(file.partition) for file in known.files], pa.string()),
+            "deleted": strings_of([file.deleted for file in known.files], pa.large_binary()),
         }
     )
-    fragments = pa.table({name: getattr(known, name) for name in _ARRAYS})
+    fragments = pa.table({name: array_of(getattr(known, name)) for name in _ARRAYS})
     # Not a column each: of thousands each would be compressed by itself.
     counts = np.concatenate([*known.null_counts.values(), np.zeros(0, np.int64)])
-    offsets = np.arange(len(known.null_counts) + 1, dtype=np.int64) * len(known.file)
-    nulls = pa.table(
-        {"column": list(known.null_counts), "nulls": pa.LargeListArray.from_arrays(offsets, counts)},
-        schema=pa.schema([("column", pa.string()), ("nulls", pa.large_list(pa.int64()))]),
-    )
+    offsets = array_of(np.arange(len(known.null_counts) + 1, dtype=np.int64) * len(known.file))
+    names = strings_of(list(known.null_counts), pa.string())
+    nulls = pa.table({"column": names, "nulls": pa.LargeListArray.from_arrays(offsets, array_of(counts))})
     columns = pa.schema([]) if known.table is None else known.table.to_schema()
-    schemas = (schema.empty_table() for schema in (known.schema, known.partitions, columns))
+    schemas = (pa.Table.from_batches([], schema) for schema in (known.schema, known.partitions, columns))
     keep(path, _MAGIC, [files, fragments, nulls, *schemas], compression="zstd")
 
 
@@ -368,7 +367,7 @@ def kept_survey(path: Path) -> Survey | None:
             partition_of[text] = tuple((key, value) for key, value in json.loads(text))
         info = ObjectInfo(url=name_of(name), size_bytes=size, version=version)
         listed.append(Listed(info=info, partition=partition_of[text], deleted=deleted))
-    counts = pc.list_flatten(nulls["nulls"]).to_numpy().reshape(len(nulls), len(fragments))
+    counts = numbers_in(pc.list_flatten(nulls["nulls"])).reshape(len(nulls), len(fragments))
     return Survey(
         files=tuple(listed),
         footers=tuple(files["footer"].to_pylist()),
@@ -376,5 +375,5 @@ def kept_survey(path: Path) -> Survey | None:
         partitions=partitions.schema,
         table=LakeTable.from_schema(table.schema) if table.schema.metadata else None,
         null_counts=dict(zip(nulls["column"].to_pylist(), counts, strict=True)),
-        **{name: fragments[name].to_numpy() for name in _ARRAYS},
+        **{name: numbers_in(fragments[name]) for name in _ARRAYS},
     )

@@ -315,7 +315,7 @@ class Footers:
                     columns = [
                         strings_of([name_bytes(info.url) for info, _, _ in rows], pa.binary()),
                         array_of(np.array([info.size_bytes for info, _, _ in rows], np.int64)),
-                        strings_of([info.version.encode() for info, _, _ in rows], pa.string()),
+                        strings_of([info.version for info, _, _ in rows], pa.string()),
                         strings_of([footer.to_pybytes() for _, footer, _ in rows], pa.large_binary()),
                         array_of(np.array([size for _, _, size in rows], np.int64)),
                     ]

@@ -125,7 +125,7 @@ class Layout:
 
     def named_schema(self) -> pa.Schema:
         """Return its schema under these names."""
-        return self.schema if self.members is None else self.named(self.schema.empty_table()).schema
+        return self.schema if self.members is None else self.named(pa.Table.from_batches([], self.schema)).schema
 
     def stored_names(self, names: Collection[str]) -> Collection[str]:
         """Return what the file calls columns of the table."""

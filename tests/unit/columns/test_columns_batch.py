@@ -1,7 +1,11 @@
 """Where the columns of a batch lie, asked of all at once: what Arrow says of each by itself."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,3 +95,25 @@ def test_a_null_among_many_columns_is_an_error_that_names_its_column():
     table = pa.table({f"c{j}": pa.array([1, None if j in (3, 20) else 2]) for j in range(40)})
     with pytest.raises(FieldError, match=r"c3.*\n?.*c20"):
         Converter({"x": Field(columns="c*")}).convert(table, where="lake/a.parquet")
+
+
+FIRST_BATCHES = """
+import sys
+from stoker import Dataset, Field, Loader
+
+folder = sys.argv[1]
+dataset = Dataset(folder + "/a.parquet", fields={"w": Field(vocabulary=["b", "a"]), "y": Field(columns=["x"])})
+for _ in range(2):  # looked through, and kept
+    with Loader(dataset, cache=folder + "/cache", batch_size=10) as loader:
+        assert len(list(loader)) == 10
+print("pandas" in sys.modules)
+"""
+
+
+def test_no_batch_waits_for_an_import_of_pandas(tmp_path):
+    pytest.importorskip("pandas")
+    lists = [[i] * (i % 3) for i in range(100)]
+    pq.write_table(pa.table({"x": range(100), "w": ["a", "b"] * 50, "h": lists}), tmp_path / "a.parquet")
+    command = [sys.executable, "-c", FIRST_BATCHES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr
