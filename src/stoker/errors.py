@@ -29,8 +29,20 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 _BLANKS = str.maketrans({"\n": "\\n", "\t": "\\t"})
 
 
+# user:password@ of a URL, and options of it that are called like credentials; signatures of presigned ones as well.
+_SECRETS = re.compile(
+    r"(?<=://)[^/\s?#@'\"]+:[^/\s?#@'\"]+(?=@)"
+    r"|(?i:(?<=[?&])(?P<name>[\w.-]*(?:key|secret|token|sig|signature|passw(?:or)?d|credential|sas)[\w.-]*=)[^&\s'\"]+)"
+)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with *** for the credentials in its URLs."""
+    return _SECRETS.sub(lambda found: f"{found['name'] or ''}***", text)
+
+
 def printable(text: str, *, is_line: bool = False) -> str:
-    """Return a text that can be printed: names of files and columns may hold anything.
+    """Return a text that can be printed: names of files and columns may hold anything, and URLs credentials.
 
     Backslash and digits stand for what would steer a terminal, and for what the locale cannot write.
 
@@ -39,7 +51,7 @@ def printable(text: str, *, is_line: bool = False) -> str:
         is_line: Whether it stays one line, without tabs.
     """
     encoding = sys.getfilesystemencoding()
-    text = _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    text = _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), without_secrets(text))
     text = text.translate(_BLANKS) if is_line else text
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

@@ -11,7 +11,7 @@ from stoker.cache.datasets import Manifest
 from stoker.cache.folder import ChunkFile, Folder
 from stoker.cache.format import check_arrays, read_header
 from stoker.cache.store import Store
-from stoker.errors import CacheError, ChunkCorruptError
+from stoker.errors import CacheError, ChunkCorruptError, without_secrets
 from stoker.words import some_of
 
 
@@ -149,7 +149,9 @@ def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[Datase
     chosen: set[str] = set()
     for name in names:
         known = [entry.manifest for entry in entries if entry.manifest is not None]
-        found = [m.fingerprint for m in known if name.rstrip("/") in {url.rstrip("/") for url in m.urls}]
+        found = [
+            m.fingerprint for m in known if without_secrets(name).rstrip("/") in {url.rstrip("/") for url in m.urls}
+        ]
         if not found:
             found = [m.fingerprint for m in known if name and m.fingerprint.startswith(name.lower())]
             if len(found) > 1:

@@ -27,6 +27,7 @@ from stoker.errors import (
     SourceChangedError,
     StokerError,
     TransformError,
+    without_secrets,
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.metrics.stages import OnStage, ignore_stage, timed
@@ -460,7 +461,7 @@ class Builder:
     def _publish(self, j: int, key: str, made: _Fields, *, must_be_kept: bool, donor: int | None = None) -> None:
         fragment = self.catalogue.fragments[j]
         about = {
-            "url": fragment.url,
+            "url": without_secrets(fragment.url),
             "row_groups": [fragment.row_groups[0], fragment.row_groups[-1]],
             "rows": fragment.rows,
             **({} if donor is None else {"rows_of": str(self.catalogue.fragments[donor])}),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stoker.cache.folder import Folder
 from stoker.cache.locks import Locks
+from stoker.errors import without_secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Manifests:
             assert lock is not None, "nobody locks a data set exclusively"
             self._held.add(fingerprint)
         if self._locks.is_writable:
-            head = json.dumps({"name": name, "urls": list(urls)})
+            head = json.dumps({"name": without_secrets(name), "urls": list(map(without_secrets, urls))})
             lines = [head, *keys(), ""]
             self._folder.write_small(self._folder.datasets, fingerprint, "\n".join(lines).encode())
 

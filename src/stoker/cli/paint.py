@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from stoker.errors import printable
+from stoker.errors import printable, without_secrets
 
 # In a file or a pipe nothing is cut or folded: who reads it is a program, or a person with a wide screen.
 _PIPE_WIDTH = 4000
@@ -39,7 +39,7 @@ class PrintingConsole(Console):
 
 def print_json(content: Mapping[str, object]) -> None:
     """Print one JSON object on stdout, indented, never coloured or folded."""
-    sys.stdout.write(json.dumps(content, indent=2).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.write(without_secrets(json.dumps(content, indent=2)).replace("\x7f", "\\u007f") + "\n")
 
 
 def table(

@@ -22,7 +22,7 @@ from stoker.dataset.survey import Survey, keep_survey, kept_survey, read_layouts
 from stoker.dataset.tables import open_table
 from stoker.dataset.tables.table import LakeTable, TableSource
 from stoker.dataset.units.cutting import cut_between_runs, find_runs
-from stoker.errors import SourceMissingError
+from stoker.errors import SourceMissingError, without_secrets
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.metrics.stages import OnStage, ignore_stage, timed
@@ -155,7 +155,9 @@ class _Opening:
 
     def __init__(self, dataset: Dataset, folder: Path | str | None, runs: RunRule | None, wait: Wait) -> None:
         self._dataset, self._runs = dataset, runs
-        self._folder = None if folder is None else Path(folder) / "source"
+        # What is kept is found by the names of files: those with credentials in them, as presigned ones, are not kept.
+        names = str(dataset.places())
+        self._folder = None if folder is None or names != without_secrets(names) else Path(folder) / "source"
         # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
         # One look at the environment: the store that is asked is the one that what is kept is kept under.
         environment = dict(os.environ)

@@ -20,6 +20,7 @@ from stoker.arguments import check_function, flag, names
 from stoker.dataset.filters import parse_filter
 from stoker.dataset.survey import Cut, make_cut
 from stoker.dataset.tables.table import table_source
+from stoker.errors import without_secrets
 from stoker.fields.spec import Field, parse_size
 from stoker.storage.find_storage import storage_for
 from stoker.storage.local import LocalStorage
@@ -93,7 +94,7 @@ class Description:
             raise TypeError(f"transform_version must be a text that is not empty, not {self.transform_version!r}")
 
     def __repr__(self) -> str:
-        sources = [str(source) for source in self.sources]
+        sources = [without_secrets(str(source)) for source in self.sources]
         parts = [repr(sources[0] if len(sources) == 1 else sources)]
         if self.table is not None and self.table.pin is not None:
             parts.append(f"{self.table.argument}={self.table.pin!r}")

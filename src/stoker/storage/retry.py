@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
+from stoker.errors import without_secrets
 from stoker.storage.failures import is_transient, retry_after_s, translated
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage, VersionReader, exactly, version_reader
 
@@ -77,10 +78,22 @@ class RetryingStorage:
                     return call()
             except Exception as error:
                 if not is_transient(error):
+                    _forget_secrets(error)
                     raise
                 pause_s = max(wait_s * random.uniform(*_JITTER), min(retry_after_s(error), _MOST_WAIT_S))
                 if attempt == NUM_TRIES or self._wait(pause_s) is True:
                     error.add_note(f"given up after {attempt} tries")
+                    _forget_secrets(error)
                     raise
                 wait_s *= _WAIT_FACTOR
         raise AssertionError("unreachable")
+
+
+def _forget_secrets(error: BaseException) -> None:
+    """Let go of what a client said of a failure, where a traceback would show the credentials in it."""
+    cause = error.__cause__
+    while cause is not None:
+        if without_secrets(str(cause)) != str(cause):
+            error.__cause__ = error.__context__ = None
+            return
+        cause = cause.__cause__ or cause.__context__
