@@ -9,9 +9,9 @@ Nothing of it is a part of Stoker's loader: it is here to be measured.
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from stoker.dataset.dataset import Dataset
 from stoker.fields.spec import Arrays
 
 _QUEUE = 16
+# How long a thread whose batch nobody takes waits before it looks whether all is over.
+_LOOKS_S = 0.05
 
 
 def write_tables(tables: Sequence[pa.Table], folder: Path) -> list[Path]:
@@ -77,11 +79,9 @@ class ArrowBatches:
         self.num_samples = 0
         self._batch_size = batch_size
         self._window = window
-        self._number = 0
-        self._ready: deque[pa.Table] = deque()
-        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._ready: queue.Queue[pa.Table | BaseException] = queue.Queue(_QUEUE)
         self._is_closed = False
-        self._error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._work, name=f"stoker-doctor-arrow-{i}", daemon=True)
             for i in range(num_threads)
@@ -91,16 +91,10 @@ class ArrowBatches:
 
     def __iter__(self) -> Iterator[Arrays]:
         """Yield batches until closed."""
-        while True:
-            with self._changed:
-                while not self._ready and self._error is None and not self._is_closed:
-                    self._changed.wait()
-                if self._error is not None:
-                    raise self._error
-                if self._is_closed:
-                    return
-                table = self._ready.popleft()
-                self._changed.notify_all()
+        while not self._is_closed:
+            table = self._ready.get()
+            if isinstance(table, BaseException):
+                raise table
             start_s = time.perf_counter()
             batch = self._convert(table)
             self.converted_s += time.perf_counter() - start_s
@@ -113,31 +107,31 @@ class ArrowBatches:
 
         Blocks: until what they are drawing is drawn.
         """
-        with self._changed:
-            self._is_closed = True
-            self._ready.clear()
-            self._changed.notify_all()
+        self._is_closed = True
         for thread in self._threads:
             thread.join()
 
     def _work(self) -> None:
         try:
             while not self._is_closed:
-                with self._changed:
-                    number, self._number = self._number, self._number + 1
                 start_s = time.perf_counter()
-                for batch in itertools.takewhile(lambda _: not self._is_closed, self._draw(number)):
-                    with self._changed:
-                        self.drawn_s += time.perf_counter() - start_s
-                        while len(self._ready) >= _QUEUE and not self._is_closed:
-                            self._changed.wait()
-                        self._ready.append(batch)
-                        self._changed.notify_all()
+                for batch in self._draw(next(self._numbers)):
+                    self.drawn_s += time.perf_counter() - start_s
+                    if not self._put(batch):
+                        return
                     start_s = time.perf_counter()
         except BaseException as error:  # it belongs to the loop
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            self._put(error)
+
+    def _put(self, ready: pa.Table | BaseException) -> bool:
+        """Put it in the queue once there is room; False where nobody wants it any more."""
+        while not self._is_closed:
+            try:
+                self._ready.put(ready, timeout=_LOOKS_S)
+            except queue.Full:
+                continue
+            return True
+        return False
 
     def _draw(self, number: int) -> Iterator[pa.Table]:
         """Yield the rows of one window of files in random order, a batch at a time; a rest is left out."""

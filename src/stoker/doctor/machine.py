@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,30 +99,17 @@ def disk(folder: Path, limit_s: float) -> Disk:
     return Disk(read_bytes_s=read_bytes_s, write_bytes_s=write_bytes_s, is_memory=_is_memory(folder))
 
 
-def in_threads(num_threads: int, work: Callable[[int], None]) -> float:
+def in_threads(num_threads: int, work: Callable[[int], object]) -> float:
     """Run `work(0)`, `work(1)`, … each in a thread of its own, and return the seconds until all are done.
 
     Raises:
         BaseException: What one of them raised, once all have ended.
     """
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:  # it belongs to the caller's thread
-            errors.append(error)
-
-    threads = [
-        threading.Thread(target=run, args=(i,), name=f"stoker-doctor-{i}", daemon=True) for i in range(num_threads)
-    ]
     start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-doctor") as pool:
+        found = [pool.submit(work, i) for i in range(num_threads)]
+    for one in found:
+        one.result()
     return time.perf_counter() - start
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,25 +10,15 @@ import pyarrow.compute as pc
 
 from stoker.dataset.catalogue import Catalogue
 
-# Rows that are compared with the one before: a repetition that matters shows in so many.
-_NUM_ROWS = 4_096
-# Lists are compared as Python objects, which takes a while.
-_NUM_LISTS = 512
+# Rows that are compared with the one before, and of lists, which are compared as Python objects, fewer.
+_NUM_ROWS, _NUM_LISTS = 4_096, 512
 # A column repeats when this share of its rows is like the row before: labels and flags are alike by chance.
 _REPEATS = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowFacts:
-    """What the rows say.
-
-    Attributes:
-        repeated_share: Share of the bytes that only repeats the row before.
-        widest_column: The column with most bytes at the source.
-        widest_share: Its share of those bytes.
-        source_bytes: Bytes of a row at the source, of the columns that are read.
-        arrow_bytes: Bytes of a row, decoded.
-    """
+    """What the rows say; see `DataFacts`."""
 
     repeated_share: float
     widest_column: str
@@ -48,12 +37,11 @@ def row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> RowFacts:
     """
     sizes = {name: table.column(name).nbytes for name in table.column_names}
     total = sum(sizes.values()) or 1
-    shares = {name: _repeated(table.column(name)) for name in table.column_names}
-    repeated = tuple(name for name, share in shares.items() if share >= _REPEATS)
+    repeated = {name: _repeated(table.column(name)) for name in table.column_names}
     at_source = _source_bytes(catalogue, table.column_names, unit) or sizes
     widest = max(at_source, key=lambda name: at_source[name], default="")
     return RowFacts(
-        repeated_share=sum(sizes[name] * shares[name] for name in repeated) / total,
+        repeated_share=sum(sizes[name] * share for name, share in repeated.items() if share >= _REPEATS) / total,
         widest_column=widest,
         widest_share=at_source.get(widest, 0) / (sum(at_source.values()) or 1),
         source_bytes=sum(at_source.values()) / max(1, int(catalogue.num_rows[unit.start : unit.stop].sum())),
@@ -63,9 +51,7 @@ def row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> RowFacts:
 
 def _repeated(column: pa.ChunkedArray) -> float:
     """Return the share of rows that are like the row before."""
-    values = column.slice(0, _NUM_ROWS).combine_chunks()
-    if isinstance(values, pa.ChunkedArray):
-        values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+    values = pa.concat_arrays(column.slice(0, _NUM_ROWS).chunks) if column.num_chunks else pa.array([], column.type)
     if len(values) < 2:
         return 0.0
     if pa.types.is_fixed_size_list(values.type) and pa.types.is_primitive(values.type.value_type):
@@ -73,8 +59,7 @@ def _repeated(column: pa.ChunkedArray) -> float:
         return float((rows[1:] == rows[:-1]).all(axis=1).mean()) if len(rows) > 1 else 0.0
     if pa.types.is_nested(values.type):
         items = values.slice(0, _NUM_LISTS).to_pylist()
-        same = [a == b for a, b in zip(items[1:], items, strict=False)]
-        return float(np.mean(same)) if same else 0.0
+        return float(np.mean([a == b for a, b in zip(items[1:], items, strict=False)]))
     try:
         same_as_before = pc.equal(values.slice(1), values.slice(0, len(values) - 1))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -82,7 +67,7 @@ def _repeated(column: pa.ChunkedArray) -> float:
     return float(pc.mean(pc.fill_null(same_as_before, False)).as_py() or 0.0)
 
 
-def _source_bytes(catalogue: Catalogue, columns: Sequence[str], unit: range) -> dict[str, int]:
+def _source_bytes(catalogue: Catalogue, columns: list[str], unit: range) -> dict[str, int]:
     """Return the compressed bytes of each column in the unit's row groups, as the footer says."""
     fragment = catalogue.fragments[unit[0]]
     number = next((i for i, info in enumerate(catalogue.files) if info.url == fragment.url), None)

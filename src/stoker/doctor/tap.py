@@ -58,15 +58,11 @@ class Tap:
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
+        self.list = inner.list
         self._lock = threading.Lock()
         self._reads: dict[Read, BytesLike] = {}
         self._stats: dict[str, ObjectInfo] = {}
-        self._keeps = False
-        self._replays = False
-
-    def list(self, url: str) -> list[ObjectInfo]:
-        """Return what `inner` lists."""
-        return self.inner.list(url)
+        self._keeps = self._replays = False
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what `inner` knows of the object, or knew while it was kept."""
@@ -135,38 +131,26 @@ def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> Li
         until_s: When to stop, by `time.perf_counter`.
     """
     largest = sorted(reads, key=lambda read: -read.num_bytes)[: max(1, len(reads) // 2)]
-    waits = []
-    for read in itertools.islice(itertools.cycle(reads), _NUM_LOOKS):
-        start = time.perf_counter()
-        storage.read(read.url, read.offset, 1)
-        waits.append(time.perf_counter() - start)
-    latency_s = statistics.median(waits)
+
+    def read_at_once(num_threads: int, most_bytes: int) -> tuple[int, float]:
+        """Return the bytes that so many threads read, and the seconds that it took."""
+        wanted = [largest[i % len(largest)] for i in range(num_threads)]
+        sizes = [min(read.num_bytes, most_bytes) for read in wanted]
+        wall_s = in_threads(num_threads, lambda i: storage.read(wanted[i].url, wanted[i].offset, sizes[i]))
+        return sum(sizes), wall_s
+
+    latency_s = statistics.median(read_at_once(1, 1)[1] for _ in range(_NUM_LOOKS))
     by_threads: list[tuple[int, float]] = []
-    num_threads, num_worse, best, took_s = 1, 0, 0.0, 0.0
-    while num_threads <= _MAX_THREADS and num_worse < _NUM_WORSE:
-        start = time.perf_counter()
-        left_s = until_s - start
-        if by_threads and left_s < took_s:
+    num_worse, best, took_s = 0, 0.0, 0.0
+    for num_threads in itertools.takewhile(lambda num: num <= _MAX_THREADS, (2**i for i in itertools.count())):
+        start, left_s = time.perf_counter(), until_s - time.perf_counter()
+        if num_worse >= _NUM_WORSE or (by_threads and left_s < took_s):
             break
         # As many bytes a thread as come in the time there is, if it is no faster than before.
-        most = int(max(64 * 1024, best * left_s / 3 / num_threads)) if best else 1 << 20
-        rate = _rate(storage, largest, num_threads=num_threads, most_bytes=most, latency_s=latency_s)
+        most_bytes = int(max(64 * 1024, best * left_s / 3 / num_threads)) if best else 1 << 20
+        num_bytes, wall_s = read_at_once(num_threads, most_bytes)
+        rate = num_bytes / max(1e-9, wall_s - latency_s if wall_s > 2 * latency_s else wall_s)
         by_threads.append((num_threads, rate))
         num_worse = 0 if rate >= _BRINGS_MORE * best else num_worse + 1
-        best = max(best, rate)
-        num_threads *= 2
-        took_s = time.perf_counter() - start
+        best, took_s = max(best, rate), time.perf_counter() - start
     return LinkPace(latency_s=latency_s, connection_bytes_s=by_threads[0][1], by_threads=tuple(by_threads))
-
-
-def _rate(storage: Storage, reads: Sequence[Read], *, num_threads: int, most_bytes: int, latency_s: float) -> float:
-    """Return the bytes a second that so many threads get, the latency aside."""
-    counts = [0] * num_threads
-
-    def work(number: int) -> None:
-        read = reads[number % len(reads)]
-        counts[number] = min(read.num_bytes, most_bytes)
-        storage.read(read.url, read.offset, counts[number])
-
-    wall_s = in_threads(num_threads, work)
-    return sum(counts) / max(1e-9, wall_s - latency_s if wall_s > 2 * latency_s else wall_s)
