@@ -50,7 +50,7 @@ from stoker.doctor.sampled import SampledDataset, num_samples_of_units, spread_u
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, num_samples_of
 from stoker.doctor.tap import LinkPace, Tap, probe_link
-from stoker.doctor.verdict import DoctorResult, verdict_of
+from stoker.doctor.verdict import DoctorResult, conclude
 from stoker.doctor.words import time_text
 from stoker.errors import StokerError
 from stoker.host.machine import cores, free_memory_bytes, machine, versions
@@ -384,7 +384,7 @@ class _Examination:
             self._run(ways.shared(), seconds)
         if self._today == SOURCE:
             self._probe_stages(ways, link)
-        if verdict_of(self._numbers()).kind != "fed":
+        if conclude(self._numbers()).kind != "fed":
             self._say("making what may help")
             for way in ways.more():
                 self._run(way, seconds)
@@ -448,7 +448,7 @@ class _Examination:
 
     def _judged(self) -> set[str]:
         """Return the paths that the verdict rests on."""
-        return {self._today, RAM, SHARED, *(fix.key for fix in verdict_of(self._numbers()).fixes[:2])}
+        return {self._today, RAM, SHARED, *(fix.key for fix in conclude(self._numbers()).fixes[:2])}
 
     def _is_settled(self) -> bool:
         """Return whether one more round would hardly change anything."""
@@ -459,7 +459,7 @@ class _Examination:
 
     def _verify(self) -> None:
         """Run the best fixes once more, twice in turn."""
-        fixes = verdict_of(self._numbers()).fixes[: self._settings.verify]
+        fixes = conclude(self._numbers()).fixes[: self._settings.verify]
         seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * self._settings.budget_s / max(1, 2 * len(fixes))))
         rates: dict[str, list[float]] = {}
         for fix in (*fixes, *reversed(fixes)):

@@ -181,7 +181,7 @@ class DoctorResult:
     @cached_property
     def verdict(self) -> Verdict:
         """What follows."""
-        return verdict_of(self.numbers)
+        return conclude(self.numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as what JSON can write."""
@@ -193,7 +193,7 @@ class DoctorResult:
         return content
 
 
-def verdict_of(numbers: Measurements) -> Verdict:
+def conclude(numbers: Measurements) -> Verdict:
     """Return the verdict on the path that the samples take now."""
     notes = (*_notes(numbers), *numbers.notes)
     today = numbers.path(numbers.today)

@@ -9,9 +9,8 @@ from tests.unit.doctor.watched_loops import Clock, PlannedLoader, watched_run
 import stoker
 from stoker.doctor.watch import RankFigures, find_straggler, read_ranks
 from stoker.doctor.watch.device import CudaClock, DeviceSampler
-from stoker.doctor.watch.meter import Meter
+from stoker.doctor.watch.meter import NUM_LATEST, Meter, StepKind, Tally
 from stoker.doctor.watch.ranks import write_rank
-from stoker.doctor.watch.tally import NUM_LATEST, StepKind, Tally, Timeline
 
 
 def ranks(*means):
@@ -147,11 +146,12 @@ def test_sums_are_of_all_steps_and_percentiles_of_the_latest():
 
 @pytest.mark.parametrize("num", [1, 127, 128, 129, 5000])
 def test_a_timeline_keeps_every_step_in_few_parts(num):
-    timeline = Timeline()
-    rows = np.column_stack([np.arange(num), np.full(num, 2)])
+    tally = Tally()
+    zeros = np.zeros(num, np.int64)
+    rows = np.column_stack([zeros + StepKind.STEADY, zeros, np.arange(num), zeros + 2, zeros - 1])
     for block in np.array_split(rows, max(1, num // 50)):
-        timeline.add(block)
-    parts = timeline.parts()
+        tally.add(block)
+    parts = tally.parts
     assert len(parts) <= 128
     assert parts.sum(axis=0).tolist() == [num, num * (num - 1) // 2, 2 * num]
     assert len(set(parts[:-1, 0].tolist())) <= 1

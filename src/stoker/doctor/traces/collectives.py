@@ -81,7 +81,7 @@ def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -
     return found
 
 
-def compare_ranks(ranks: Sequence[Collectives], *, wall: float) -> CollectiveWaits:
+def waits_between(ranks: Sequence[Collectives], *, wall: float) -> CollectiveWaits:
     """Find the rank that comes last to its collectives.
 
     Args:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stoker.doctor.traces.collectives import CollectiveWaits, compare_ranks
+from stoker.doctor.traces.collectives import CollectiveWaits, waits_between
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind, step_number
 from stoker.doctor.traces.times import Figures, RankTimes, join_cycles, measure
@@ -79,7 +79,7 @@ def analyse(traces: Iterable[ProfilerTrace]) -> TraceResult:
     ranks = tuple(replace(one, rank=number) for number, one in in_order)
     working = [rank for rank in ranks if rank.devices]
     wall = sorted(one.wall for one in working)
-    waits = compare_ranks([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
+    waits = waits_between([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
     return TraceResult(ranks=ranks, waits=waits)
 
 

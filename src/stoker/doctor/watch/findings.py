@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from stoker.doctor.watch.meter import Floats, StepKind, Tally
 from stoker.doctor.watch.patterns import find_blocked, find_change, find_turns
-from stoker.doctor.watch.tally import Floats, StepKind, Tally
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.words import share_text, time_text
 from stoker.fields.offsets import Int64

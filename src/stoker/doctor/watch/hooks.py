@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker.doctor.watch.meter import StepKind
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.tally import StepKind
 from stoker.doctor.watch.traits import traits_of
 from stoker.doctor.watch.watched import Session, WatchOptions
 

@@ -1,4 +1,4 @@
-"""The stopwatch: when the loop asked for a batch, when it had it, and so how long it waited and how long it worked."""
+"""The stopwatch: when the loop asked for a batch, when it had it; and any number of steps in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,137 @@ import copy
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from stoker.doctor.watch.device import DeviceSampler, DeviceTimes
-from stoker.doctor.watch.tally import StepKind, Tally
+from stoker.fields.offsets import Int64
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+# Patterns are looked for in the latest 4,096 steps: 64 turns of the longest period that is looked for.
+NUM_LATEST = 4096
+# Parts of a run: enough to see a trend, few enough to hold and to draw.
+_NUM_PARTS = 128
 # Steps that are collected before they are counted: about 1 ms of work every so many steps.
 _BLOCK = 2048
+
+
+class StepKind(IntEnum):
+    """What a step was, and so what its times are counted as."""
+
+    STEADY = 0
+    WARMUP = 1
+    EPOCH_START = 2
+    REPLAY = 3
+    LEFT_OUT = 4
+
+
+COUNTED = (StepKind.STEADY, StepKind.EPOCH_START)
+"""What a verdict is about."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSpread:
+    """How times of one kind are spread: the mean and the longest of all, percentiles of the latest 4,096."""
+
+    mean_s: float = 0.0
+    p50_s: float = 0.0
+    p95_s: float = 0.0
+    p99_s: float = 0.0
+    max_s: float = 0.0
+
+
+class Tally:
+    """Takes blocks of steps and keeps what a report needs: exact sums, a coarse timeline and the latest steps.
+
+    Attributes:
+        num_of: Steps of each kind.
+        latest: The latest steady steps. Shape [N, 4]: step in its epoch, stall in ns, step in ns, workers that were
+            late (`add`).
+        replayed: Replayed steps. Shape [R, 2]: stall in ns, step in ns.
+    """
+
+    def __init__(self) -> None:
+        self.num_of = dict.fromkeys(StepKind, 0)
+        self.latest: Int64 = np.empty((0, 4), dtype=np.int64)
+        self.replayed: Int64 = np.empty((0, 2), dtype=np.int64)
+        self._total_ns = np.zeros((len(StepKind), 2), dtype=np.int64)  # stall, step
+        self._longest_ns = np.zeros(2, dtype=np.int64)  # of steady steps
+        self._width = 1  # steps of a part
+        self._parts: Int64 = np.zeros((_NUM_PARTS, 3), dtype=np.int64)
+
+    def add(self, block: Int64) -> None:
+        """Take steps in order.
+
+        Args:
+            block: Shape [N, 5]: kind; step in its epoch; stall in ns; step in ns; a bit for each worker that had
+                batches yet to make when this one came, -1 where nobody knows.
+        """
+        for kind in StepKind:
+            rows = block[block[:, 0] == kind]
+            times = rows[:, 2:4]
+            if kind is StepKind.STEADY:
+                self._longest_ns = np.maximum(self._longest_ns, times.max(axis=0, initial=0))
+                self._add_parts(times)
+                self.latest = np.concatenate([self.latest, rows[:, 1:]])[-NUM_LATEST:]
+            elif kind is StepKind.REPLAY:
+                self.replayed = np.concatenate([self.replayed, times])
+            self.num_of[kind] += len(rows)
+            self._total_ns[kind] += times.sum(axis=0)
+
+    def _add_parts(self, times: Int64) -> None:
+        num = self.num_of[StepKind.STEADY]
+        while num + len(times) > _NUM_PARTS * self._width:  # full: neighbours are joined
+            joined = self._parts.reshape(-1, 2, 3).sum(axis=1)
+            self._parts = np.concatenate([joined, np.zeros_like(joined)])
+            self._width *= 2
+        at = (num + np.arange(len(times))) // self._width
+        np.add.at(self._parts, at, np.column_stack([np.ones(len(times), dtype=np.int64), times]))
+
+    def stall_s(self, *kinds: StepKind) -> float:
+        """Return the stalls of some kinds of steps, summed."""
+        return float(self._total_ns[list(kinds), 0].sum() / 1e9)
+
+    def step_s(self, *kinds: StepKind) -> float:
+        """Return the times of some kinds of steps, summed."""
+        return float(self._total_ns[list(kinds), 1].sum() / 1e9)
+
+    @property
+    def counted_s(self) -> float:
+        """All time that counts: steady steps, and those at an epoch's start."""
+        return self.stall_s(*COUNTED) + self.step_s(*COUNTED)
+
+    @property
+    def parts(self) -> Int64:
+        """All steady steps in at most 128 equal parts, the last may be shorter. Shape [P, 3]: steps, stall, step."""
+        return self._parts[: -(-self.num_of[StepKind.STEADY] // self._width)].copy()
+
+    @property
+    def stall(self) -> TimeSpread:
+        """Stalls of steady steps."""
+        return self._spread(0)
+
+    @property
+    def step(self) -> TimeSpread:
+        """Times of steady steps."""
+        return self._spread(1)
+
+    def _spread(self, column: int) -> TimeSpread:
+        if not len(self.latest):
+            return TimeSpread()
+        p50, p95, p99 = np.percentile(self.latest[:, 1 + column], (50, 95, 99), method="inverted_cdf") / 1e9
+        return TimeSpread(
+            mean_s=float(self._total_ns[StepKind.STEADY, column] / 1e9) / self.num_of[StepKind.STEADY],
+            p50_s=float(p50),
+            p95_s=float(p95),
+            p99_s=float(p99),
+            max_s=float(self._longest_ns[column] / 1e9),
+        )
 
 
 class Meter:
@@ -31,6 +154,7 @@ class Meter:
         device: Told the same moments, to time some steps on the device's own clock.
 
     Attributes:
+        now: Returns what the clock says.
         num_epochs: Epochs begun.
         num_steps: Batches handed over.
         stall_ns: What the step under way waited for its batch.
@@ -46,7 +170,7 @@ class Meter:
         synchronize: Callable[[], object] | None = None,
         device: DeviceSampler | None = None,
     ) -> None:
-        self._clock = clock
+        self.now = clock
         self._synchronize = synchronize
         self._device = device
         self._warmup = warmup
@@ -71,29 +195,25 @@ class Meter:
         self._in_epoch = 0
         self.num_epochs += 1
 
-    def now(self) -> int:
-        """Return what the clock says."""
-        return self._clock()
-
     def ask(self) -> None:
         """Note that the loop wants a batch: the step under way is over."""
-        if self._got_ns is not None:
-            if self._synchronize is not None:
-                self._synchronize()
-            if self._device is not None:
-                self._device.ask()
-            now = self._clock()
-            collected = self._collected
-            collected += (self._kind, self._in_epoch, self.stall_ns, now - self._got_ns, self.late)
-            self._in_epoch += 1
-            self._got_ns = None
-            if len(collected) >= 5 * _BLOCK:
-                with self._counting:
-                    self._count()
-                now = self._clock()  # counting is neither step nor stall
-            self._asked_ns = now
-        else:
-            self._asked_ns = self._clock()
+        if self._got_ns is None:
+            self._asked_ns = self.now()
+            return
+        if self._synchronize is not None:
+            self._synchronize()
+        if self._device is not None:
+            self._device.ask()
+        now = self.now()
+        collected = self._collected
+        collected += (self._kind, self._in_epoch, self.stall_ns, now - self._got_ns, self.late)
+        self._in_epoch += 1
+        self._got_ns = None
+        if len(collected) >= 5 * _BLOCK:
+            with self._counting:
+                self._count()
+            now = self.now()  # counting is neither step nor stall
+        self._asked_ns = now
 
     def got(self, kind: StepKind | None = None) -> None:
         """Note that the batch is there.
@@ -101,7 +221,7 @@ class Meter:
         Args:
             kind: What the step is, where it is no ordinary one.
         """
-        got = self._clock()
+        got = self.now()
         self.stall_ns = got - self._asked_ns
         self.late = -1
         self.num_steps += 1

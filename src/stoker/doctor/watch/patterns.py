@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stoker.doctor.watch.tally import Floats
+from stoker.doctor.watch.meter import Floats
 from stoker.fields.offsets import Int64
 
 # Three turns are the fewest that show a period rather than a coincidence; 64 is beyond any usual number of workers.

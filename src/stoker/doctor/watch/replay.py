@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.doctor.watch.tally import StepKind
+from stoker.doctor.watch.meter import StepKind
 
 _log = logging.getLogger("stoker")
 

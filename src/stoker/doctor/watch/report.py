@@ -11,8 +11,8 @@ import numpy as np
 
 from stoker.doctor.watch.device import DeviceTimes
 from stoker.doctor.watch.findings import Finding, find_patterns
+from stoker.doctor.watch.meter import COUNTED, StepKind, Tally, TimeSpread
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
-from stoker.doctor.watch.tally import COUNTED, StepKind, Tally, TimeSpread
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.watch.verdict import Replay, WatchVerdict, judge
 from stoker.doctor.words import factor_text, share_text, time_text

@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stoker.doctor.watch.device import CudaClock, DeviceSampler, may_be_async
-from stoker.doctor.watch.meter import Meter
+from stoker.doctor.watch.meter import Meter, StepKind
 from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import WatchReport, make_report
-from stoker.doctor.watch.tally import StepKind
 from stoker.doctor.watch.traits import LoaderTraits, late_workers, traits_of
 from stoker.fields.spec import parse_size
 
