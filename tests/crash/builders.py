@@ -70,3 +70,14 @@ def fill_for_ever(data, cache, marks):
                 builder.build(i)
             for i in range(0, len(catalogue), 2):
                 store.discard(catalogue.key(i))
+
+
+def train_for_ever(data, cache, marks, transform_in, limit):
+    """Train epoch after epoch from a cache that is smaller than the data: until killed."""
+    os.environ[_MARKS] = str(marks)
+    cache = stoker.Cache(cache, limit=limit)
+    options = {"num_threads": 2, "window": 3, "transform_in": transform_in, "shuffle": True}
+    with stoker.Loader(dataset_of(data), batch_size=20, cache=cache, **options) as loader:
+        expected = list(range(loader.num_samples))
+        while True:
+            assert sorted(int(x) for batch in loader for x in batch["x"][:, 0]) == expected

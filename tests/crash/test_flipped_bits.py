@@ -122,6 +122,8 @@ def test_a_flipped_bit_in_any_file_of_a_cache_changes_no_row_and_leaves_none_unu
     assert len(kinds) == 5
     for i in range(num):
         path = moments.choice(kinds[i % len(kinds)])
+        if not os.path.lexists(path):  # a note of a chunk that was mended
+            restore(template, path, cache)
         flip(path, moments.getrandbits(30))
         try:
             assert rows(moments.choice(["boot", "always"])) == list(range(200)), path

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
 from collections import Counter
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import pytest
-from tests.crash.builders import fill, fill_and_report, fill_for_ever
+from tests.crash.builders import fill, fill_and_report, fill_for_ever, train_for_ever
 from tests.strategies import write_files
 
 from stoker.cache import admin
@@ -89,6 +93,62 @@ def test_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without_help(d
     assert sorted(path.name for path in cache.iterdir()) == [
         "checked", "chunks", "datasets", "locks", "source", "stoker-cache.json", "tmp", "usage",
     ]  # fmt: skip
+
+
+def still_running(marks):
+    """Return the processes that were told of a file, and those that they started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"STOKER_TEST_MARKS={marks}".encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("num_kills", [6, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(6000)])])
+def test_four_that_train_from_a_small_cache_and_are_killed_leave_nothing_that_the_next_does_not_use(
+    tmp_path, num_kills
+):
+    data = write_files(tmp_path / "data", 4 * SIZES, row_group_size=20)  # more chunks than memory keeps
+    digest = fill(data, tmp_path / "expected", tmp_path / "expected-marks", digest=True)
+    cache, marks, limit = tmp_path / "cache", tmp_path / "marks", 100_000
+    marks.touch()
+    moments, kinds = random.Random(11), itertools.cycle(["threads", "threads", "processes"])
+    with ExitStack() as stack:
+
+        def start():
+            process = SERVED.Process(target=train_for_ever, args=(data, cache, marks, next(kinds), limit))
+            process.start()
+            stack.callback(end, process)
+            return process
+
+        victims = [start() for _ in range(4)]
+        for _ in range(num_kills):
+            wanted = marks.stat().st_size + moments.randrange(4, 40)  # some tables later
+            while marks.stat().st_size < wanted:
+                assert wait([victim.sentinel for victim in victims], timeout=0.01) == []  # each compares all its rows
+            which = moments.randrange(4)
+            end(victims[which])
+            victims[which] = start()
+            # No chunk is above the limit, but for what one that was just killed had begun.
+            assert sum(path.stat().st_size for path in (cache / "chunks").iterdir()) <= limit
+    while still_running(marks):  # those that transform find out that nobody asks them for more
+        pass
+    with Store(cache) as store:
+        assert list((cache / "tmp").iterdir()) == []
+        report = admin.verify(store)
+        assert (report.corrupt, report.strays) == ((), ())
+        assert all(not entry.is_in_use for entry in admin.entries(store))
+        assert store.disk.quota.recount() == report.num_bytes <= limit
+    assert fill(data, cache, tmp_path / "after", digest=True) == digest
+
+
+def end(process):
+    """Kill a process, once."""
+    with suppress(ValueError):  # it was closed
+        process.kill()
+        process.join()
+        process.close()
 
 
 def test_a_builder_that_is_killed_leaves_its_chunk_to_the_one_that_waits(data, tmp_path, expected):
