@@ -149,40 +149,31 @@ class RowGroups:
     def by_arrow(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         """Yield the parts of some columns as pyarrow decodes them; INT96 timestamps in seconds where they are to be."""
         checked = partial(decoding, self.url, where=self.where, look_closer=lambda: self._first_failure(paths))
-        with checked():
-            pieces = self._pieces(paths, self.numbers, in_seconds=in_seconds)
+        pieces = self._pieces(paths, self.numbers, in_seconds=in_seconds)
         have: list[pa.Table] = []
-        num_have = num_total = 0
-        entries = np.zeros(len(paths), np.int64)
         for p, num_rows in enumerate(self.part_rows):
+            is_last = p == len(self.part_rows) - 1  # before it is handed out, all is checked: nobody asks for more
             with checked():
-                while num_have < num_rows or not have:
+                while is_last or not have or sum(piece.num_rows for piece in have) < num_rows:
                     piece = next(pieces, None)
                     if piece is None:
-                        check_num_rows(num_total, sum(self.part_rows))
-                        return
-                    piece.validate()
+                        break
                     have.append(piece)
-                    num_have += piece.num_rows
-                    num_total += piece.num_rows
-                    entries += _num_entries(piece)
-                if p == len(self.part_rows) - 1:  # before the last part is handed out: nobody asks for more
-                    for piece in pieces:
-                        have.append(piece)
-                        num_total += piece.num_rows
-                        entries += _num_entries(piece)
-                    check_num_rows(num_total, sum(self.part_rows))
-                    self._check_num_entries(entries, paths, self.numbers)
+                if not have:
+                    return
                 table = pa.concat_tables(have)
-            rest = table.slice(num_rows)
-            have, num_have = ([rest] if rest.num_rows else []), rest.num_rows
+            have = [table.slice(num_rows)]
             part = table.slice(0, num_rows)
-            del table, rest
+            del table
             yield part
             del part
 
-    def _pieces(self, paths: Sequence[str], groups: Sequence[int], *, in_seconds: bool) -> Iterator[pa.Table]:
-        """Yield columns as they come: each row group as a whole, or some rows at a time."""
+    def _pieces(self, paths: Sequence[str], groups: Sequence[int], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+        """Yield columns as they come: each row group as a whole, or some rows at a time.
+
+        Raises behind the last where they have other rows than their footer says, and where lists hold more: pyarrow
+        stops behind those that it expects, and says nothing.
+        """
         is_whole = len(self.part_rows) == 1
         beginning = self.ranges.beginning
         file = pq.ParquetFile(
@@ -193,22 +184,28 @@ class RowGroups:
             page_checksum_verification=True,
             coerce_int96_timestamp_unit="s" if in_seconds else None,
         )
+        columns = list(paths)
         if is_whole:
             # One by one: a dictionary inside of a struct or a list is another one in each, which pyarrow cannot nest.
-            return (file.read_row_group(group, columns=list(paths), use_threads=False) for group in groups)
-        batches = file.iter_batches(
-            batch_size=max(self.part_rows), row_groups=list(groups), columns=list(paths), use_threads=False
-        )
-        return (pa.Table.from_batches([batch]) for batch in batches)
-
-    def _check_num_entries(self, found: npt.NDArray[np.int64], paths: Sequence[str], groups: Sequence[int]) -> None:
-        """Raise where lists hold more rows than their footer says: pyarrow stops behind those, and says nothing."""
+            pieces = (file.read_row_group(group, columns=columns, use_threads=False) for group in groups)
+        else:
+            batches = file.iter_batches(
+                max(self.part_rows), row_groups=list(groups), columns=columns, use_threads=False
+            )
+            pieces = (pa.Table.from_batches([batch]) for batch in batches)
+        num_rows, entries = 0, np.zeros(len(paths), np.int64)
+        for piece in pieces:
+            piece.validate()
+            num_rows += piece.num_rows
+            entries += _num_entries(piece)
+            yield piece
         layout, numbers = self.footer.layout, self.footer.numbers
-        places = {path: leaf for leaf, path in enumerate(layout.paths)}
-        promised = numbers.chunks[groups]["num_values"][:, [places[path] for path in paths]].sum(axis=0)
-        for i in np.flatnonzero(found != promised).tolist():
+        check_num_rows(num_rows, int(numbers.groups["num_rows"][list(groups)].sum()))
+        leaves = [layout.paths.index(path) for path in paths]
+        promised = numbers.chunks["num_values"][list(groups)][:, leaves].sum(axis=0)
+        for i in np.flatnonzero(entries != promised).tolist():
             raise ValueError(
-                f"its rows hold {found[i]:,} values and empty lists of column {paths[i]}, "
+                f"its rows hold {entries[i]:,} values and empty lists of column {paths[i]}, "
                 f"its footer promises {promised[i]:,}"
             )
 
@@ -217,24 +214,15 @@ class RowGroups:
         for group, path in itertools.product(self.numbers, paths):
             try:
                 with decoding(self.url, where=f"{self.url} row group {group}: column {path}"):
-                    num_rows, entries = 0, np.zeros(1, np.int64)
-                    for piece in self._pieces([path], [group], in_seconds=False):
-                        piece.validate()
-                        num_rows += piece.num_rows
-                        entries += _num_entries(piece)
-                    check_num_rows(num_rows, int(self.footer.numbers.groups["num_rows"][group]))
-                    self._check_num_entries(entries, [path], [group])
+                    for _ in self._pieces([path], [group]):
+                        pass
             except SourceError as error:
                 return error
         return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
-
-    native: list[dict[Leaf, pa.Array]]
-    by_arrow: list[pa.Table]
+_Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array]], list[pa.Table]]"
+"""The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
 
 
 class _Share:
@@ -274,16 +262,14 @@ class _Share:
             self._leaves = [leaf for leaf in self._leaves if leaf in known]
         self._num_parts += 1
         found = [{leaf: array for leaf, array in rows.items() if leaf.number in known} for rows in found]
-        return _Rows(found, [next(tables) for tables in self._arrow])
+        return found, [next(tables) for tables in self._arrow]
 
 
 def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.Table:
     """Return all columns of a part, in the order of a schema."""
-    tables = [table for rows in shares for table in rows.by_arrow]
-    groups: list[dict[Leaf, pa.Array]] = [{} for _ in shares[0].native]
-    for rows in shares:
-        for group, more in zip(groups, rows.native, strict=True):
-            group |= more
+    tables = [table for _, by_arrow in shares for table in by_arrow]
+    of_groups = zip(*(native for native, _ in shares), strict=True)
+    groups = [{leaf: array for some in of_shares for leaf, array in some.items()} for of_shares in of_groups]
     if is_coded:
         _make_alike(groups)
     if not tables and not is_coded:

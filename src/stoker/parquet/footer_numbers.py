@@ -15,25 +15,11 @@ from stoker.errors import SourceError
 from stoker.parquet.schema import Layout
 
 GROUP = np.dtype([(name, np.int64) for name in ("total_bytes", "num_rows")])
-CHUNK = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("type", "data_offset", "dictionary_offset", "compressed_bytes", "uncompressed_bytes", "null_count"),
-            *(
-                "is_encrypted",
-                "num_repetition_levels",
-                "num_definition_levels",
-                "has_metadata",
-                "min_bytes",
-                "max_bytes",
-            ),
-            *("codec", "num_values"),
-            "encodings",  # a bit for each
-            "unencoded_bytes",  # of all strings or binary, decoded
-        )
-    ]
-)
+_CHUNK = """
+    type data_offset dictionary_offset compressed_bytes uncompressed_bytes null_count is_encrypted num_repetition_levels
+    num_definition_levels has_metadata min_bytes max_bytes codec num_values encodings unencoded_bytes
+"""  # a bit for each encoding; bytes of all strings or binary, decoded
+CHUNK = np.dtype([(name, np.int64) for name in _CHUNK.split()])
 """As `read_footer` of the native module fills them in."""
 
 
