@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
             f"there is no step {options.step}"
         )
-    found = explain(known, orders, steps, options.step, epoch=options.epoch, shard=shard)
+    found = explain(orders, steps, options.step, epoch=options.epoch, shard=shard)
     if options.json:
         _print_json(found, known, steps)
     elif console.is_terminal:
@@ -150,7 +150,6 @@ def _print_screen(found: Explanation, known: Known, steps: Steps, console: Conso
 
 
 def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
-    from stoker.loader.orders import order_fingerprint
 
     def sample(unit: int, row: SourceRow) -> dict[str, Any]:
         row_groups = known.named[row.dataset or ""].catalogue.fragments[row.chunk].row_groups
@@ -168,7 +167,7 @@ def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
 
     print_json(
         {
-            "fingerprint": order_fingerprint(known, known.unit),
+            "fingerprint": known.fingerprint(known.unit),
             "epoch": found.epoch,
             "step": found.step,
             "num_steps": steps.num_steps,
@@ -185,7 +184,7 @@ def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Step
     url, *place = options.find
     row_group, row = (_number(text, name) for text, name in zip(place, ("ROW_GROUP", "ROW"), strict=True))
     at = (url, row_group, row)
-    uses = find_all(known, orders, steps, at, epoch=options.epoch, world_size=options.world_size)
+    uses = find_all(orders, steps, at, epoch=options.epoch, world_size=options.world_size)
     used = [use for use in uses if use.step is not None]
     if options.json:
         about = {"num_steps": steps.num_steps, "world_size": options.world_size}

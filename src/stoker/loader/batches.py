@@ -244,7 +244,8 @@ class Finisher:
             is_widened=is_widened,
         )
         self._tells_sequences = isinstance(config.unit, Pack) and config.unit.cu_seqlens
-        self._changes = is_widened or config.marks_padding or self._tells_sequences or is_augmented or is_cut
+        self._pads = config.remainder == "pad"
+        self._changes = is_widened or self._pads or self._tells_sequences or is_augmented or is_cut
         self.is_quick = not (is_augmented or delivery.copies)
         # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up. And what
         # says which data set each sample is of is written to each batch.
@@ -277,7 +278,7 @@ class Finisher:
         if self._form.is_widened:
             compact = self._form.compact
             arrays = {name: _wide(one, compact[name]) if name in compact else one for name, one in arrays.items()}
-        if config.marks_padding:
+        if self._pads:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
             arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
         if self._tells_sequences:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from stoker.arguments import check_function, flag, integer
 from stoker.cache.store import Cache
@@ -87,81 +87,103 @@ class LoaderOptions(TypedDict, total=False):
     deduplicated: Literal["expand", "unique"]
 
 
-DEFAULTS: LoaderOptions = {
-    "batch_size": None,
-    "shuffle": False,
-    "seed": 0,
-    "window": None,
-    "lanes": 1,
-    "remainder": "keep",
-    "rank": None,
-    "world_size": None,
-    "shard": None,
-    "global_batch_size": None,
-    "cache": None,
-    "cache_limit": None,
-    "num_threads": None,
-    "prefetch": None,
-    "transform_in": "threads",
-    "on_error": "raise",
-    "augment": None,
-    "trace": None,
-    "group_by": None,
-    "weights": None,
-    "sequence": None,
-    "sequence_shard": None,
-    "deduplicated": "expand",
-}
+_NOTHING: Any = None  # what `LoaderConfig` makes of it is never None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """What a loader was asked for, in one form each.
+    """The arguments of a loader, checked and in one form each; `Loader` says what they mean.
 
     Attributes:
-        ranks: Which rank of how many, once that must be known.
-        batch_size: Samples a step on this rank; None where `global_batch_size` says it.
-        global_batch_size: Samples a step over all ranks; None where that follows from `batch_size` and the ranks.
-        shuffle: See `Loader`, as for all that follow.
-        seed: Any integer.
-        window: Chunks; None for as many as make a default window.
-        lanes: Divides a global batch.
-        remainder: Of samples.
-        cache: Folder, or memory, and how it is used.
-        num_threads: At least 1.
-        prefetch: At least 0; None for `default_prefetch`.
-        transform_in: Threads or processes.
-        on_error: What becomes of bad chunks.
-        augment: Function.
-        trace: Records spans.
-        unit: What the order counts; None for rows.
-        sequence_shard: Part of every sequence.
-        deduplicated: How shared fields come.
+        ranks: Which rank of how many, once that must be known: what `rank`, `world_size` and `shard` say.
+        unit: What the order counts: what `group_by`, `weights` and `sequence` say; None for rows.
+
+    Raises:
+        TypeError: One has the wrong type.
+        ValueError: One is out of range, or two contradict each other.
     """
 
-    ranks: Ranks
-    batch_size: int | None
-    global_batch_size: int | None
-    shuffle: bool
-    seed: int
-    window: int | Literal["all"] | None
-    lanes: int
-    remainder: Remainder
-    cache: Cache
-    num_threads: int
-    prefetch: int | None
-    transform_in: Literal["threads", "processes"]
-    on_error: OnError
-    augment: Augment | None
-    trace: Trace | None
-    unit: SamplingUnit | None
-    sequence_shard: SequenceShard | None
-    deduplicated: Literal["expand", "unique"]
+    batch_size: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    window: int | Literal["all"] | None = None
+    lanes: int = 1
+    remainder: Remainder = "keep"
+    rank: int | None = None
+    world_size: int | None = None
+    shard: Shard | None = None
+    global_batch_size: int | None = None
+    cache: Cache = _NOTHING
+    cache_limit: int | str | None = None
+    num_threads: int = _NOTHING
+    prefetch: int | None = None
+    transform_in: Literal["threads", "processes"] = "threads"
+    on_error: OnError = "raise"
+    augment: Augment | None = None
+    trace: Trace | None = None
+    group_by: str | Sequence[str] | None = None
+    weights: str | None = None
+    sequence: NGram | Pack | None = None
+    sequence_shard: SequenceShard | None = None
+    deduplicated: Literal["expand", "unique"] = "expand"
+    ranks: Ranks = _NOTHING
+    unit: SamplingUnit | None = None
 
-    @property
-    def marks_padding(self) -> bool:
-        """Whether batches have a field that says which samples fill them up."""
-        return self.remainder == "pad"
+    def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                listed = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+                raise ValueError(f"{name} must be {listed}, not {getattr(self, name)!r}")
+        for name, kind in _KINDS.items():
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} must be a stoker.{kind.__name__}, not {getattr(self, name)!r}")
+        for name, least in _LEAST.items():
+            if getattr(self, name) is not None or name in ("lanes", "seed"):
+                self._set(name, integer(getattr(self, name), name, at_least=least))
+        self._set("shuffle", flag(self.shuffle, "shuffle"))
+        if self.augment is not None:
+            check_function(self.augment, "augment", "batch", "generator")
+        if isinstance(self.window, str) and self.window != "all":
+            raise TypeError(f"window must be a number of chunks, 'all' or None, not {self.window!r}")
+        if self.window is not None and self.window != "all":
+            integer(self.window, "window")
+        self._check_together()
+        self._set("num_threads", num_cores() if self.num_threads is None else self.num_threads)
+        cache: Any = self.cache
+        if not isinstance(cache, Cache):
+            self._set("cache", Cache(cache, limit=self.cache_limit))
+            self._set("cache_limit", None)
+        if self.window is None and not self.shuffle:
+            # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
+            self._set("window", plain_window(self.num_threads))
+        if self.ranks is _NOTHING:
+            self._set("ranks", Ranks(rank=self.rank, world_size=self.world_size, shard=self.shard))
+        if self.ranks.given is not None:
+            self.global_size(self.ranks.given)
+        elif self.batch_size is None:
+            self.global_size(Shard())  # it is the same for any number of ranks
+
+    def _check_together(self) -> None:
+        """Raise where arguments contradict each other; find out what the order counts."""
+        if self.batch_size is None and self.global_batch_size is None:
+            raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
+        if isinstance(self.cache, Cache) and self.cache_limit is not None:
+            raise ValueError("cache_limit is told twice: give it to stoker.Cache, as limit=")
+        if self.deduplicated == "unique" and self.sequence is not None:
+            raise ValueError(
+                "deduplicated='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
+            )
+        if self.unit is None:
+            unit = parse_unit(group_by=self.group_by, weights=self.weights, sequence=self.sequence)
+            self._set("unit", unit)
+        if self.unit is not None and self.on_error == "substitute":
+            raise ValueError(
+                "on_error='substitute' lets other rows stand in for bad ones, and group_by=, weights= and sequence= "
+                "count what is in the rows: leave one out"
+            )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     def global_size(self, shard: Shard) -> int:
         """Return the samples of a global batch where so many ranks share it.
@@ -185,101 +207,28 @@ class LoaderConfig:
         return size
 
 
-def make_config(given: LoaderOptions) -> LoaderConfig:
-    """Return what the arguments of a loader say.
+_WORDS: dict[str, tuple[str, ...]] = {
+    "remainder": ("keep", "drop", "pad"),
+    "transform_in": ("threads", "processes"),
+    "on_error": ("raise", "substitute"),
+    "deduplicated": ("expand", "unique"),
+}
+_KINDS: dict[str, type] = {"sequence_shard": SequenceShard, "trace": Trace}
+# The integers among them, each with its least value.
+_LEAST: dict[str, int | None] = {
+    **dict.fromkeys(("batch_size", "global_batch_size", "world_size", "lanes", "num_threads"), 1),
+    **dict.fromkeys(("rank", "prefetch"), 0),
+    "seed": None,
+}
 
-    Raises:
-        TypeError: One has the wrong type.
-        ValueError: One is out of range, or two contradict each other.
-    """
-    options: LoaderOptions = {**DEFAULTS, **given}
-    sequence_shard, sequence = options["sequence_shard"], options["sequence"]
-    if sequence_shard is not None and not isinstance(sequence_shard, SequenceShard):
-        raise TypeError(f"sequence_shard must be a stoker.SequenceShard, not {sequence_shard!r}")
-    rank, world_size = options["rank"], options["world_size"]
-    ranks = Ranks(
-        rank=None if rank is None else integer(rank, "rank", at_least=0),
-        world_size=None if world_size is None else integer(world_size, "world_size"),
-        shard=options["shard"],
-    )
-    batch_size, global_batch_size = (
-        None if size is None else integer(size, name)
-        for name, size in (("batch_size", options["batch_size"]), ("global_batch_size", options["global_batch_size"]))
-    )
-    if batch_size is None and global_batch_size is None:
-        raise TypeError("give a batch_size (samples a rank) or a global_batch_size")
-    shuffle, window = options["shuffle"], options["window"]
-    shuffle = flag(shuffle, "shuffle")
-    seed = integer(options["seed"], "seed", at_least=None)
-    if isinstance(window, str) and window != "all":
-        raise TypeError(f"window must be a number of chunks, 'all' or None, not {window!r}")
-    if window is not None and window != "all":
-        integer(window, "window")
-    lanes = integer(options["lanes"], "lanes")
-    remainder, transform_in = options["remainder"], options["transform_in"]
-    if remainder not in ("keep", "drop", "pad"):
-        raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {remainder!r}")
-    if transform_in not in ("threads", "processes"):
-        raise ValueError(f"transform_in must be 'threads' or 'processes', not {transform_in!r}")
-    on_error = options["on_error"]
-    if on_error not in ("raise", "substitute"):
-        raise ValueError(f"on_error must be 'raise' or 'substitute', not {on_error!r}")
-    augment, cache, deduplicated, trace = (
-        options["augment"],
-        options["cache"],
-        options["deduplicated"],
-        options["trace"],
-    )
-    if augment is not None:
-        check_function(augment, "augment", "batch", "generator")
-    if not isinstance(cache, Cache):
-        cache = Cache(cache, limit=options["cache_limit"])
-    elif options["cache_limit"] is not None:
-        raise ValueError("cache_limit is told twice: give it to stoker.Cache, as limit=")
-    if deduplicated not in ("expand", "unique"):
-        raise ValueError(f"deduplicated must be 'expand' or 'unique', not {deduplicated!r}")
-    if deduplicated == "unique" and sequence is not None:
-        raise ValueError(
-            "deduplicated='unique' is for batches of whole rows; with sequence=, fields come expanded: leave it out"
-        )
-    if trace is not None and not isinstance(trace, Trace):
-        raise TypeError(f"trace must be a stoker.Trace, not {trace!r}")
-    unit = parse_unit(group_by=options["group_by"], weights=options["weights"], sequence=sequence)
-    if unit is not None and on_error == "substitute":
-        raise ValueError(
-            "on_error='substitute' lets other rows stand in for bad ones, and group_by=, weights= and sequence= count "
-            "what is in the rows: leave one out"
-        )
-    prefetch = None if options["prefetch"] is None else integer(options["prefetch"], "prefetch", at_least=0)
-    num_threads = num_cores() if options["num_threads"] is None else integer(options["num_threads"], "num_threads")
-    if window is None and not shuffle:
-        # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
-        window = plain_window(num_threads)
-    config = LoaderConfig(
-        ranks=ranks,
-        batch_size=batch_size,
-        global_batch_size=global_batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        window=window,
-        lanes=lanes,
-        remainder=remainder,
-        cache=cache,
-        num_threads=num_threads,
-        prefetch=prefetch,
-        transform_in=transform_in,
-        on_error=on_error,
-        augment=augment,
-        trace=trace,
-        unit=unit,
-        sequence_shard=sequence_shard,
-        deduplicated=deduplicated,
-    )
-    if ranks.given is not None:
-        config.global_size(ranks.given)
-    elif batch_size is None:
-        config.global_size(Shard())  # it is the same for any number of ranks
-    return config
+DEFAULTS: dict[str, Any] = {
+    one.name: one.default for one in fields(LoaderConfig) if one.name in LoaderOptions.__annotations__
+}
+
+
+def make_config(options: LoaderOptions) -> LoaderConfig:
+    """Return what the arguments of a loader say; raises as `LoaderConfig` does."""
+    return LoaderConfig(**cast("dict[str, Any]", options))
 
 
 def plain_window(num_threads: int) -> int:

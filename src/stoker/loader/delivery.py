@@ -184,7 +184,7 @@ def checked_maker(config: LoaderConfig, opened: OpenDatasets) -> Maker:
     Raises:
         ValueError: A field that is asked for is not there, of another shape, or in the way.
     """
-    maker = make_maker(config.unit, opened.spec, marks_padding=config.marks_padding)
+    maker = make_maker(config.unit, opened.spec, marks_padding=config.remainder == "pad")
     if (shard := config.sequence_shard) is not None:
         shard.spec_of(maker.spec)
         for name in shard.fields if config.deduplicated == "unique" else ():

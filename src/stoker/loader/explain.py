@@ -19,8 +19,8 @@ import numpy.typing as npt
 from stoker.dataset.catalogue import Catalogue
 from stoker.errors import printable
 from stoker.fields.offsets import Int64, offsets_of, ranges
-from stoker.loader.orders import Orders, Sets
-from stoker.sampling.epoch import EpochOrder, Order
+from stoker.loader.orders import Orders
+from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.steps import RankShare, Samples, Steps, samples_of
 from stoker.words import count_text
@@ -191,7 +191,6 @@ class Use(NamedTuple):
 
 
 def explain(
-    opened: Sets,
     orders: Orders,
     steps: Steps,
     step: int,
@@ -203,8 +202,7 @@ def explain(
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
     Args:
-        opened: The data sets.
-        orders: Their orders.
+        orders: Those of the data sets.
         steps: The epoch's steps, from its beginning.
         step: Which step.
         epoch: Which epoch.
@@ -218,7 +216,7 @@ def explain(
     samples = samples_of(orders.lanes_of_epoch(epoch), steps, step, shard)
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
-    catalogues = [one.catalogue for one in opened.datasets]
+    catalogues = [one.catalogue for one in orders.opened.datasets]
     first_files = np.cumsum([0, *(len(catalogue.files) for catalogue in catalogues)])
     places = SourceRows(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
     for which in np.unique(whose).tolist():
@@ -263,7 +261,6 @@ def _rows(samples: Samples, orders: Orders) -> tuple[Int64, Int64]:
 
 
 def find_all(
-    opened: Sets,
     orders: Orders,
     steps: Steps,
     row: tuple[str, int, int],
@@ -277,8 +274,7 @@ def find_all(
     without a step where the epoch does not use the row. Padding is no use.
 
     Args:
-        opened: The data sets.
-        orders: Their orders.
+        orders: Those of the data sets.
         steps: The epoch's steps, from its beginning.
         row: Its file, as `Catalogue.files` names it or by an end of that which no other file has; the row group; and
             the row in that.
@@ -290,7 +286,7 @@ def find_all(
             leaves open which sample it is.
         SourceError: A footer cannot be read.
     """
-    which, chunk, chunk_row = _sample(opened, orders, row)
+    which, chunk, chunk_row = _sample(orders, row)
     name = orders.names[which] if orders.names else None
     uses = []
     for lane, position in _positions(orders, which, chunk, chunk_row, epoch=epoch):
@@ -303,26 +299,26 @@ def find_all(
 def _positions(orders: Orders, which: int, chunk: int, row: int, *, epoch: int) -> Iterator[tuple[int, int]]:
     """Yield lane and position of every sample of an epoch that has a row of a data set's chunk."""
     order = orders.order_in(epoch)
-    lanes: Sequence[EpochOrder | MixtureEpoch] = order.lanes_of_epoch(epoch)
-    for lane, mixed in enumerate(lanes):
-        for own_epoch in [epoch] if isinstance(mixed, EpochOrder) else mixed.own_epochs(which):
+    lanes_of_epoch: Sequence[EpochOrder | MixtureEpoch] = order.lanes_of_epoch(epoch)
+    for lane, of_lane in enumerate(lanes_of_epoch):
+        for own_epoch in of_lane.own_epochs(which):
             units = orders.units_in(which, own_epoch)
             unit = np.array([row], dtype=np.int64) if units is None else units.units_of(chunk, row)
-            component = order if isinstance(order, Order) else order.component_in(which, own_epoch)
-            unit = unit[component.lane_of(np.full_like(unit, chunk), unit) == lane]
-            own = mixed if isinstance(mixed, EpochOrder) else mixed.component_epoch(which, own_epoch)
+            lanes = order.component_in(which, own_epoch).lane_of(np.full_like(unit, chunk), unit)
+            unit = unit[lanes == lane]
+            own = of_lane.component_epoch(which, own_epoch)
             for place in own.positions_of(np.full_like(unit, chunk), unit).tolist():
-                at = place if isinstance(mixed, EpochOrder) else mixed.position_of(which, own_epoch, place)
+                at = of_lane.position_of(which, own_epoch, place)
                 if at is not None:
                     yield lane, at
 
 
-def _sample(opened: Sets, orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
+def _sample(orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
     """Return data set, chunk and row of the chunk of a row of a file."""
     if not orders.names:
-        return 0, *_chunk_of_row(opened.datasets[0].catalogue, *row)
+        return 0, *_chunk_of_row(orders.opened.datasets[0].catalogue, *row)
     found, errors = [], []
-    for which, (name, one) in enumerate(zip(orders.names, opened.datasets, strict=True)):
+    for which, (name, one) in enumerate(zip(orders.names, orders.opened.datasets, strict=True)):
         try:
             found.append((which, *_chunk_of_row(one.catalogue, *row)))
         except ValueError as error:

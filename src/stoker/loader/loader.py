@@ -354,7 +354,7 @@ class Loader:
         orders, shard = self._orders.going_on(begins), self._settle().shard
         opened = self._opened
         return explain(
-            opened, orders, self._steps(begins), step, epoch=epoch, shard=shard, is_substituted=opened.is_substituted
+            orders, self._steps(begins), step, epoch=epoch, shard=shard, is_substituted=opened.is_substituted
         )
 
     def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
@@ -385,7 +385,7 @@ class Loader:
         begins = self._beginning_of(epoch)
         orders, world_size = self._orders.going_on(begins), self._settle().shard.world_size
         at = (url, row_group, row)
-        return find_all(self._opened, orders, self._steps(begins), at, epoch=epoch, world_size=world_size)
+        return find_all(orders, self._steps(begins), at, epoch=epoch, world_size=world_size)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

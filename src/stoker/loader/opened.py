@@ -33,7 +33,6 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.description import Description
 from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.count import open_index
-from stoker.dataset.units.index import Index
 from stoker.dataset.units.kinds import Pack, SamplingUnit
 from stoker.errors import FieldError, printable
 from stoker.fields.offsets import Int64
@@ -42,7 +41,7 @@ from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filler, OnProgress, WarmProgress, chunks_of_part, warm
-from stoker.loader.orders import window_chunks
+from stoker.loader.orders import CountedSet, CountedSets, window_chunks
 from stoker.loader.temporary import TemporaryFolder
 from stoker.loader.window import WindowOpener
 from stoker.metrics.stages import OnStage, ignore_stage
@@ -69,7 +68,7 @@ _PUBLISHED_BYTES = 8 << 20
 _BYTES_BESIDE_PYTHON = 512 << 10
 
 
-class OpenDataset:
+class OpenDataset(CountedSet):
     """Every chunk of a data set, by its number in the fixed order.
 
     Args:
@@ -86,8 +85,7 @@ class OpenDataset:
     def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
         self.builder, self.spec, self.first = builder, spec, first
         self.catalogue = builder.catalogue
-        self.num_samples: Int64 = self.catalogue.num_samples
-        self.index: Index | None = None
+        self.index = None
         self.windows = WindowOpener(builder, spec, first=first)
         self._estimate()
         self._beside: list[threading.Thread] = []  # that build some chunks already
@@ -241,7 +239,7 @@ class OpenDataset:
         self.builder.store.close()
 
 
-class OpenDatasets:
+class OpenDatasets(CountedSets):
     """One or several data sets with one spec.
 
     Args:
@@ -254,7 +252,6 @@ class OpenDatasets:
         datasets: Those.
         spec: What a sample is.
         mixture: What the user wrote, where it is one.
-        num_samples: Rows of each chunk, of all data sets. Shape [K].
     """
 
     def __init__(
@@ -265,10 +262,9 @@ class OpenDatasets:
         mixture: Mixture | None = None,
         temporary: TemporaryFolder | None = None,
     ) -> None:
-        self.datasets = tuple(datasets)
+        self.datasets: Sequence[OpenDataset] = tuple(datasets)
         self.spec = spec
         self.mixture = mixture
-        self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])
         self._firsts = [one.first for one in datasets]
         self._temporary = temporary
 

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal, Protocol
+from functools import cached_property, lru_cache, partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,36 +48,111 @@ _NUM_KEPT = 2
 _MAX_SHOWN = 200
 
 
-class Set(Protocol):
-    """One opened data set."""
+class CountedSet:
+    """An opened data set, as an order counts it.
 
-    @property
-    def catalogue(self) -> Catalogue:
-        """Its files and fragments."""
+    Attributes:
+        catalogue: Its files and fragments.
+        index: What the order counts of it; None for rows.
+    """
+
+    catalogue: Catalogue
+    index: Index | None
 
     @property
     def num_samples(self) -> Int64:
-        """Rows of each of its chunks. Shape [K]."""
+        """Rows of each chunk. Shape [K]."""
+        return self.catalogue.num_samples
 
-    @property
-    def index(self) -> Index | None:
-        """What the order counts of it; None for rows."""
+    def num_units(self, unit: SamplingUnit | None) -> Int64:
+        """Return what is counted of each chunk; of draws, its rows: how many there are, other files decide too."""
+        if unit is None or self.index is None or isinstance(unit, Weighted):
+            return self.num_samples
+        return units_of(unit, self.index, seed=0, epoch=0).num_units
+
+    def files(self, unit: SamplingUnit | None) -> OpenFiles:
+        """Return the files as the order knows them: by their names, and what each of their chunks has."""
+        counts, num_units, filled = self.num_samples, self.num_units(unit), self.num_samples > 0
+        if num_units is not counts:
+            counts = np.stack([counts, num_units], axis=1)
+        held, begins = np.unique(self.catalogue.file_of_chunk[filled], return_index=True)
+        listed = [self.catalogue.listed[i] for i in held.tolist()]
+        samples = np.split(counts[filled], begins[1:]) if held.size else []
+        # Of as many rows, others may be deleted.
+        samples = [
+            np.append(some, np.frombuffer(file.deleted, "<i8")) if file.deleted else some
+            for some, file in zip(samples, listed, strict=True)
+        ]
+        root, names = names_below(listed)
+        return OpenFiles(root, names, layouts_of(samples))
+
+    def contents(self, unit: SamplingUnit | None, files: OpenFiles) -> Contents:
+        """Return what the order of the data set is made of; `files` are those of `files`."""
+        draws = chosen = None
+        if isinstance(unit, Weighted) and self.index is not None:
+            cumulated = self.index.arrays["cumulated"][self.index.row_starts]
+            draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        if (rule := self.catalogue.dataset.filter) is not None:
+            told = str(rule) if len(str(rule)) <= _MAX_SHOWN else f"{str(rule)[: _MAX_SHOWN - 3]}..."
+            chosen = f"{told} [{fingerprint('filter', rule.to_json())[:8]}]"
+        return describe(files, filter=chosen, draws=draws, num_samples=int(self.num_units(unit).sum()))
+
+    def segments(self, contents: Contents) -> Int64 | None:
+        """Return the number of the segment that each chunk came with to the epoch under way; None for one segment.
+
+        Args:
+            contents: The data set, as a position tells it.
+        """
+        if contents.segments is None:
+            return None
+        filled = self.num_samples > 0
+        _, file = np.unique(self.catalogue.file_of_chunk[filled], return_inverse=True)
+        segments = np.zeros(len(self.num_samples), np.int64)
+        segments[filled] = contents.file_segments[file]
+        return segments
 
 
-class Sets(Protocol):
-    """One opened data set, or all of a mixture: those of a loader, or those that are only planned with."""
+class CountedSets:
+    """One opened data set, or all of a mixture: those of a loader, or those that are only planned with.
 
-    @property
-    def datasets(self) -> Sequence[Set]:
-        """Each data set."""
+    Attributes:
+        datasets: Each data set.
+        mixture: What the user wrote, where it is one.
+    """
 
-    @property
-    def mixture(self) -> Mixture | None:
-        """What the user wrote, where it is one."""
+    datasets: Sequence[CountedSet]
+    mixture: Mixture | None
 
-    @property
+    @cached_property
     def num_samples(self) -> Int64:
         """Rows of each chunk, of all data sets. Shape [K]."""
+        return np.concatenate([one.num_samples for one in self.datasets])
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """How data sets are mixed."""
+        mixture = self.mixture
+        if mixture is None:
+            return None
+        weights = None
+        if mixture.weights is not None:
+            shares = [Fraction(str(mixture.weights[name])) for name in mixture.names]
+            weights = tuple(str(share / sum(shares)) for share in shares)  # their scale means nothing
+        return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
+
+    def fingerprint(self, unit: SamplingUnit | None) -> str:
+        """Return what tells the order of these data sets, mixed in this way, from all others."""
+        contents = [one.contents(unit, one.files(unit)) for one in self.datasets]
+        return position.fingerprint_of(contents, self.mixing)
+
+    def as_opened(self) -> Dataset | Mixture:
+        """Return what was opened, each table of it at the version that was found: other processes open that one."""
+        datasets = [dataset_of(one.catalogue) for one in self.datasets]
+        if self.mixture is None:
+            return datasets[0]
+        other = copy.copy(self.mixture)
+        other.datasets = dict(zip(other.names, datasets, strict=True))
+        return other
 
 
 class Orders:
@@ -95,6 +170,7 @@ class Orders:
         ValueError: As `Order` and `MixtureOrder` say.
 
     Attributes:
+        opened: As given.
         unit: What is counted; None for rows.
         names: Those of the data sets of a mixture; none where there is one data set.
         first: The order of every epoch that is not of its own: because of draws, or of files that were added to it.
@@ -102,7 +178,7 @@ class Orders:
 
     def __init__(
         self,
-        opened: Sets,
+        opened: CountedSets,
         *,
         unit: SamplingUnit | None,
         shuffle: bool,
@@ -110,8 +186,7 @@ class Orders:
         window: int | None,
         lanes: int,
     ) -> None:
-        self._opened = opened
-        self.unit = unit
+        self.opened, self.unit = opened, unit
         self._shuffle, self._seed, self._window, self._lanes = shuffle, seed, window, lanes
         self.names: tuple[str, ...] = () if opened.mixture is None else opened.mixture.names
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(opened.datasets))(self._units_in)
@@ -121,21 +196,6 @@ class Orders:
             _log.warning("every epoch is empty: %s", self.report())
         elif isinstance(unit, Grouped | NGram):
             self._tell_torn(unit)
-
-    def resume(self, *, takes_window: bool) -> Resume:
-        """Return what saved states are checked against; see `Resume`."""
-        files = tuple(files_of(one, self.unit) for one in self._opened.datasets)
-        pairs = zip(self._opened.datasets, files, strict=True)
-        beginning = Position(
-            datasets=tuple(contents_of(one, self.unit, its) for one, its in pairs),
-            mixing=mixing_of(self._opened.mixture),
-            seed=self._seed,
-            shuffle=self._shuffle,
-            window=self.first.window,
-            lanes=self._lanes,
-            units=ROWS if self.unit is None else self.unit.identity,
-        )
-        return Resume(beginning=beginning, files=files, takes_window=takes_window)
 
     def _tell_torn(self, unit: Grouped | NGram) -> None:
         """Say where rows of one key do not come together, which nothing else would show."""
@@ -155,7 +215,14 @@ class Orders:
 
     def _make(self) -> None:
         """Make the orders; that of an epoch which files were added to is made when it is asked for."""
-        mixture = self._opened.mixture
+        mixture = self.opened.mixture
+        settings: dict[str, Any] = {
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+            "window": self._window,
+            "lanes": self._lanes,
+        }
+        self._alone = lru_cache(maxsize=_NUM_KEPT)(partial(self._order, settings))
         self._mixed: MixtureOrder | None = None
         if mixture is not None:
             self._mixed = MixtureOrder(
@@ -163,16 +230,32 @@ class Orders:
                 names=mixture.names,
                 weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
                 until=mixture.until,
-                shuffle=self._shuffle,
-                seed=self._seed,
-                window=self._window,
-                lanes=self._lanes,
+                **settings,
             )
             if self._under_way is not None or isinstance(self.unit, Weighted):
                 leg = None if self._under_way is None else self._under_way.leg
                 self._mixed = self._mixed.going_on(leg, chunks_in=self._chunks_in)
-        self._alone: tuple[int, Order] | None = None
-        self.first: Order | MixtureOrder = self._mixed or self._order(0, None)
+        self.first: Order | MixtureOrder = self._mixed or self._order(settings, 0, None)
+
+    def _order(self, settings: dict[str, Any], epoch: int, contents: Contents | None) -> Order:
+        """Return the order of a data set that stands alone, in an epoch that files were added to, or any other one."""
+        segments = None if contents is None else self.opened.datasets[0].segments(contents)
+        return Order(self._num_units(0, epoch), segments=segments, **settings)
+
+    def resume(self, *, takes_window: bool) -> Resume:
+        """Return what saved states are checked against; see `Resume`."""
+        files = tuple(one.files(self.unit) for one in self.opened.datasets)
+        pairs = zip(self.opened.datasets, files, strict=True)
+        beginning = Position(
+            datasets=tuple(one.contents(self.unit, its) for one, its in pairs),
+            mixing=self.opened.mixing,
+            seed=self._seed,
+            shuffle=self._shuffle,
+            window=self.first.window,
+            lanes=self._lanes,
+            units=ROWS if self.unit is None else self.unit.identity,
+        )
+        return Resume(beginning=beginning, files=files, takes_window=takes_window)
 
     def going_on(self, position: Position) -> Orders:
         """Return the orders that a position belongs to: these, or with another window, or an epoch that has grown."""
@@ -194,35 +277,14 @@ class Orders:
         other._make()
         return other
 
-    def _chunks_in(self, which: int, own_epoch: int) -> tuple[Int64 | None, Int64 | None]:
-        """Return draws and segments of a data set of a mixture, in the epoch of its own to which files were added."""
-        mine, segments = self._under_way, None
-        if mine is not None and mine.leg is not None and mine.leg.streams[which][0] == own_epoch:
-            segments = segments_of(self._opened.datasets[which], mine.datasets[which])
-        return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
-
     def order_in(self, epoch: int) -> Order | MixtureOrder:
         """Return the order of an epoch: the same in every one, but for draws and an epoch that files were added to."""
+        mine = self._under_way
         if self._mixed is not None:
             return self._mixed
-        mine = self._under_way
         if mine is not None and mine.epoch == epoch:
-            return self._order(epoch, segments_of(self._opened.datasets[0], mine.datasets[0]))
-        if not isinstance(self.unit, Weighted):
-            return self.first
-        if self._alone is None or self._alone[0] != epoch:
-            self._alone = epoch, self._order(epoch, None)
-        return self._alone[1]
-
-    def _order(self, epoch: int, segments: Int64 | None) -> Order:
-        return Order(
-            self._num_units(0, epoch),
-            shuffle=self._shuffle,
-            seed=self._seed,
-            window=self._window,
-            lanes=self._lanes,
-            segments=segments,
-        )
+            return self._alone(epoch, mine.datasets[0])
+        return self._alone(epoch, None) if isinstance(self.unit, Weighted) else self.first
 
     def lanes_of_epoch(self, epoch: int) -> Sequence[EpochOrder] | Sequence[MixtureEpoch]:
         """Return the orders of all lanes in an epoch."""
@@ -230,7 +292,7 @@ class Orders:
 
     def report(self) -> UnitsReport:
         """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
-        reports = [report_on(self.unit, one.index, num_samples=one.num_samples) for one in self._opened.datasets]
+        reports = [report_on(self.unit, one.index, num_samples=one.num_samples) for one in self.opened.datasets]
         first, *others = reports
         if not others:
             return first
@@ -241,117 +303,24 @@ class Orders:
 
     def _units_in(self, which: int, epoch: int) -> Units | None:
         """Return what is counted of a data set in one of its own epochs; None for rows."""
-        index = self._opened.datasets[which].index
+        index = self.opened.datasets[which].index
         if self.unit is None or index is None:
             return None
         seed = component_seed(self._seed, self.names[which]) if self.names else self._seed
         return units_of(self.unit, index, seed=seed, epoch=epoch)
 
     def _num_units(self, which: int, epoch: int) -> Int64:
-        if self.unit is None:
-            return self._opened.datasets[which].num_samples
         units = self.units_in(which, epoch if isinstance(self.unit, Weighted) else 0)
-        assert units is not None
+        if units is None:
+            return self.opened.datasets[which].num_samples
         return np.asarray(units.num_units, dtype=np.int64)
 
-
-def as_opened(sets: Sets) -> Dataset | Mixture:
-    """Return what was opened, each table of it at the version that was found: other processes open that one."""
-    datasets = [dataset_of(one.catalogue) for one in sets.datasets]
-    if sets.mixture is None:
-        return datasets[0]
-    other = copy.copy(sets.mixture)
-    other.datasets = dict(zip(other.names, datasets, strict=True))
-    return other
-
-
-def files_of(one: Set, unit: SamplingUnit | None) -> OpenFiles:
-    """Return the files of a data set as the order knows them: by their names, and what each of its chunks has.
-
-    Args:
-        one: The data set.
-        unit: What the order counts; None for rows.
-    """
-    counts, num_units = one.num_samples, _num_units(one, unit)
-    if num_units is not counts:
-        counts = np.stack([counts, num_units], axis=1)
-    file = one.catalogue.file_of_chunk[one.num_samples > 0]
-    counts = counts[one.num_samples > 0]
-    held, begins = np.unique(file, return_index=True)
-    listed = [one.catalogue.listed[i] for i in held.tolist()]
-    samples = np.split(counts, begins[1:]) if held.size else []
-    # Of as many rows, others may be deleted.
-    samples = [
-        np.append(some, np.frombuffer(file.deleted, "<i8")) if file.deleted else some
-        for some, file in zip(samples, listed, strict=True)
-    ]
-    root, names = names_below(listed)
-    return OpenFiles(root, names, layouts_of(samples))
-
-
-def contents_of(one: Set, unit: SamplingUnit | None, files: OpenFiles) -> Contents:
-    """Return what the order of a data set is made of.
-
-    Args:
-        one: The data set.
-        unit: What the order counts; None for rows.
-        files: Its files, as `files_of` returned them.
-    """
-    draws = None
-    if isinstance(unit, Weighted) and one.index is not None:
-        cumulated = one.index.arrays["cumulated"][one.index.row_starts]
-        draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
-    chosen = one.catalogue.dataset.filter
-    return describe(
-        files,
-        filter=None if chosen is None else f"{_shortened(str(chosen))} [{fingerprint('filter', chosen.to_json())[:8]}]",
-        draws=draws,
-        num_samples=int(_num_units(one, unit).sum()),
-    )
-
-
-def _num_units(one: Set, unit: SamplingUnit | None) -> Int64:
-    """Return what the order counts of each chunk; of draws, its rows: how many there are, other files decide too."""
-    if unit is None or one.index is None or isinstance(unit, Weighted):
-        return one.num_samples
-    return units_of(unit, one.index, seed=0, epoch=0).num_units
-
-
-def segments_of(one: Set, contents: Contents) -> Int64 | None:
-    """Return the number of the segment that each chunk came with to the epoch under way; None for one segment.
-
-    Args:
-        one: The data set.
-        contents: The same, as a position tells it.
-    """
-    if contents.segments is None:
-        return None
-    filled = one.num_samples > 0
-    _, file = np.unique(one.catalogue.file_of_chunk[filled], return_inverse=True)
-    segments = np.zeros(len(one.num_samples), np.int64)
-    segments[filled] = contents.file_segments[file]
-    return segments
-
-
-def mixing_of(mixture: Mixture | None) -> Mixing | None:
-    """Return how data sets are mixed."""
-    if mixture is None:
-        return None
-    weights = None
-    if mixture.weights is not None:
-        shares = [Fraction(str(mixture.weights[name])) for name in mixture.names]
-        weights = tuple(str(share / sum(shares)) for share in shares)  # their scale means nothing
-    return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
-
-
-def order_fingerprint(sets: Sets, unit: SamplingUnit | None) -> str:
-    """Return what tells the order of these data sets, mixed in this way, from all others."""
-    contents = [contents_of(one, unit, files_of(one, unit)) for one in sets.datasets]
-    return position.fingerprint_of(contents, mixing_of(sets.mixture))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+    def _chunks_in(self, which: int, own_epoch: int) -> tuple[Int64 | None, Int64 | None]:
+        """Return draws and segments of a data set of a mixture, in the epoch of its own to which files were added."""
+        mine, segments = self._under_way, None
+        if mine is not None and mine.leg is not None and mine.leg.streams[which][0] == own_epoch:
+            segments = self.opened.datasets[which].segments(mine.datasets[which])
+        return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
 
 
 def window_chunks(

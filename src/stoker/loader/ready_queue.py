@@ -59,6 +59,7 @@ class ReadyQueue(Generic[T]):
         self._taken = threading.Condition(self._lock)
         self._ready: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
+        self._num_idle = 0  # threads that wait for room
         self._next_to_make = 0
         self._next_to_hand = 0
         self._is_closed = False
@@ -103,7 +104,7 @@ class ReadyQueue(Generic[T]):
                     raise InterruptedError("closed before all results were handed over")
                 self._made.wait()
             self._next_to_hand = number + 1
-            if self._has_room():
+            if self._num_idle and self._has_room():
                 self._taken.notify()
             return self._ready.pop(number)
 
@@ -170,8 +171,10 @@ class ReadyQueue(Generic[T]):
             if self._has_room() or self._is_done():
                 return self._claim_now()
         with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
+            self._num_idle += 1
             while not (self._has_room() or self._is_done()):
                 self._taken.wait()
+            self._num_idle -= 1
             return self._claim_now()
 
     def _claim_now(self) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import FieldError
 from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
-from stoker.loader.orders import UnitsReport, order_fingerprint, report_on, window_chunks
+from stoker.loader.orders import UnitsReport, report_on, window_chunks
 from stoker.parquet.footers import Footer
 from stoker.plan.known import KnownSet, open_known
 from stoker.sampling.mixture import mixture_counts
@@ -187,7 +187,7 @@ def inspect_mixture(
             window = None if spec is None else known.window(None, spec)
     return MixtureInspection(
         mixture=mixture,
-        fingerprint=order_fingerprint(known, known.unit),
+        fingerprint=known.fingerprint(known.unit),
         parts=parts,
         counts=counts,
         num_samples=num_samples,

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
 from stoker.columns import plan_spec
@@ -21,11 +19,11 @@ from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import makes_tokens
-from stoker.loader.orders import Orders, window_chunks
+from stoker.loader.orders import CountedSet, CountedSets, Orders, window_chunks
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownSet:
+class KnownSet(CountedSet):
     """One data set as it can be known without reading rows.
 
     Attributes:
@@ -40,11 +38,6 @@ class KnownSet:
     num_present: int | None
     index: Index | None = None
 
-    @property
-    def num_samples(self) -> Int64:
-        """Rows of each chunk. Shape [K]."""
-        return self.catalogue.num_samples
-
     def planned_spec(self) -> Spec | None:
         """Return what a sample is: as columns say, or the cache; None where only a transform that never ran knows.
 
@@ -58,7 +51,7 @@ class KnownSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class Known(CountedSets):
     """A data set, or all of a mixture, as they can be known without reading rows.
 
     Attributes:
@@ -70,11 +63,6 @@ class Known:
     datasets: tuple[KnownSet, ...]
     mixture: Mixture | None = None
     unit: SamplingUnit | None = None
-
-    @property
-    def num_samples(self) -> Int64:
-        """Rows of each chunk, of all data sets. Shape [K]."""
-        return np.concatenate([one.num_samples for one in self.datasets])
 
     @property
     def named(self) -> dict[str, KnownSet]:

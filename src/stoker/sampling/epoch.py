@@ -241,6 +241,10 @@ class Order:
         """
         return EpochOrder(self, epoch=epoch, lane=lane)
 
+    def component_in(self, component: int, epoch: int) -> Order:  # noqa: ARG002
+        """Return this order, as a mixture does that of a component in one of its own epochs."""
+        return self
+
     def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
         """Return the orders of all lanes in one epoch, lane 0 first."""
         return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))

@@ -22,7 +22,6 @@ from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
 from stoker.loader.epoch_run import Progress, Turn
 from stoker.loader.loader import BatchIterator, Loader
-from stoker.loader.orders import as_opened
 from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
@@ -477,7 +476,7 @@ class _InTurnLoader(Loader):
 
     def as_opened(self) -> Dataset | Mixture:
         """Return what it loads, as it was when it was opened."""
-        return as_opened(self._opened)
+        return self._opened.as_opened()
 
     def batches(self, start: Position, turn: Turn) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""
