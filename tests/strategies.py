@@ -19,6 +19,12 @@ def arrays_in(field) -> list:
     return getattr(field, "arrays", [field])
 
 
+def flat(field) -> list[np.ndarray]:
+    """Return a field's values and the lengths of its lists: what can be put side by side over ranks."""
+    is_ragged = hasattr(field, "offsets")
+    return [*flat(field.values), np.diff(field.offsets)] if is_ragged else [np.asarray(field)]
+
+
 def check_samples(batch) -> None:
     """Check every field of a batch of `sample_table` rows against its id."""
     ids = np.asarray(batch["id"])

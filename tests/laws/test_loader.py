@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -75,66 +74,6 @@ def test_every_sample_comes_exactly_once_over_all_ranks(
             assert sorted(seen) == list(range(total))
         if not shuffle and world_size == 1:
             assert seen == list(range(len(seen)))
-
-
-def run(folder, **options):
-    options = {"batch_size": 48, "shuffle": True, "seed": 3, "window": 4} | options
-    dataset = stoker.Dataset(folder, chunk_size=options.pop("chunk_size", 4000))
-    with stoker.Loader(dataset, **options) as loader:
-        return [[batch_bytes(batch) for batch in loader] for _ in range(2)]
-
-
-def test_cold_warm_and_uncached_runs_give_the_same_bytes_on_any_number_of_threads(folder, tmp_path):
-    expected = run(folder, num_threads=1, prefetch=1)
-    assert expected[0] != expected[1]
-    assert run(folder, num_threads=1, prefetch=0) == expected  # in the calling thread
-    for num_threads in (1, 3, 16):
-        cache = tmp_path / f"cache-{num_threads}"
-        assert run(folder, num_threads=num_threads, prefetch=num_threads, cache=cache) == expected  # cold, then warm
-        assert run(folder, num_threads=num_threads, cache=cache) == expected  # warm from the start
-        assert run(folder, num_threads=num_threads) == expected  # no folder
-
-
-def test_another_seed_is_another_order(folder):
-    assert run(folder, seed=3) != run(folder, seed=4)
-
-
-@settings(max_examples=20)
-@given(
-    cuts=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 120), st.integers(1, 4)), min_size=1, max_size=5),
-    shuffle=st.booleans(),
-)
-def test_a_chain_of_resumes_on_other_ranks_and_batch_sizes_gives_the_uncut_order(
-    folder, tmp_path_factory, cuts, shuffle
-):
-    cache = tmp_path_factory.getbasetemp() / "resume-cache"
-    dataset = stoker.Dataset(folder, chunk_size=4000)
-    options = {"shuffle": shuffle, "seed": 9, "window": 3, "cache": cache}
-    with stoker.Loader(dataset, batch_size=NUM_SAMPLES, **options) as loader:
-        uncut = np.concatenate([batch["id"] for _ in range(2) for batch in loader]).tolist()
-
-    got, state = [], None
-    for num_steps, batch_size, world_size in [*cuts, (10**9, 50, 1)]:
-        batches, states = [], set()
-        for rank in range(world_size):
-            with stoker.Loader(dataset, batch_size=batch_size, rank=rank, world_size=world_size, **options) as loader:
-                if state is not None:
-                    loader.load_state_dict(json.loads(state))
-                    assert loader.state_dict() == json.loads(state)
-                mine = []
-                while loader.epoch < 2 and len(mine) < num_steps:
-                    for batch in loader:
-                        mine.append(batch["id"].copy())
-                        if len(mine) == num_steps:
-                            break
-                batches.append(mine)
-                states.add(json.dumps(loader.state_dict()))
-        assert len(states) == 1
-        state = states.pop()
-        got += [int(i) for step in zip(*batches, strict=True) for part in step for i in part]
-        if json.loads(state)["epoch"] >= 2:
-            break
-    assert got == uncut
 
 
 @settings(max_examples=15)

@@ -1,4 +1,4 @@
-"""Mixed data sets on the whole path: the same global batches whatever varies, cut and resumed anywhere, explained."""
+"""Mixed data sets on the whole path: each one's share, cut and resumed anywhere, explained."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.laws.test_same_bytes import flat
 from tests.strategies import check_samples, sample_table
 
 import stoker
@@ -26,16 +23,19 @@ WEIGHTS = {"web": 5, "code": 3, "books": 0.5}
 OPTIONS = {"shuffle": True, "seed": 3, "window": 2}
 
 
+def write_mixed(folder: Path) -> None:
+    for name, sizes in SIZES.items():
+        first = FIRST[name]
+        (folder / name).mkdir()
+        for i, size in enumerate(sizes):
+            pq.write_table(sample_table(size, first=first), folder / name / f"part-{i}.parquet", row_group_size=40)
+            first += size
+
+
 @pytest.fixture(scope="module")
 def place():
     with tempfile.TemporaryDirectory() as path:
-        for name, sizes in SIZES.items():
-            first = FIRST[name]
-            (Path(path) / name).mkdir()
-            for i, size in enumerate(sizes):
-                file = Path(path) / name / f"part-{i}.parquet"
-                pq.write_table(sample_table(size, first=first), file, row_group_size=40)
-                first += size
+        write_mixed(Path(path))
         yield Path(path)
 
 
@@ -65,38 +65,6 @@ def epochs_of(mixture, *, num_epochs=1, **options) -> list[list[dict]]:
 
 def ids_of(batches) -> list[int]:
     return [i for batch in batches for i in batch["id"].tolist()]
-
-
-def digests(mixture, *, world_size, **options) -> list[list[bytes]]:
-    """Return each step's global batch as bytes, field by field."""
-    ranks = [epochs_of(mixture, rank=rank, world_size=world_size, **options)[0] for rank in range(world_size)]
-    return [
-        [
-            np.concatenate(parts).tobytes()
-            for name in step[0]
-            for parts in zip(*(flat(batch[name]) for batch in step), strict=True)
-        ]
-        for step in zip(*ranks, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("until", ["first", "last"])
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_global_batches_do_not_depend_on_ranks_threads_or_cache(place, tmp_path, until, lanes):
-    options = {"global_batch_size": 48, "lanes": lanes}
-    mixture = mixture_of(place, until=until)
-    expected = digests(mixture, world_size=1, num_threads=1, prefetch=0, **options)
-    assert len(expected) > (5 if until == "first" else 10)
-    for world_size in (2, 3, 4, 7, 16):
-        assert digests(mixture, world_size=world_size, cache=place / "cache", **options) == expected
-    for num_threads, prefetch in ((1, 1), (5, 5), (16, 16), (1, 24), (2, 24)):  # the last ones: several at a time
-        for _ in range(2):  # cold, then warm
-            got = digests(
-                mixture, world_size=1, num_threads=num_threads, prefetch=prefetch,
-                cache=tmp_path / f"{num_threads}", **options,
-            )  # fmt: skip
-            assert got == expected
-    assert digests(mixture, world_size=2, **options) == expected
 
 
 def test_no_sample_comes_again_before_its_data_set_has_been_through(place):
@@ -155,41 +123,6 @@ def test_cut_at_every_step_the_rest_is_the_same_on_other_ranks_and_batch_sizes(p
         assert len({len(batches) for batches in rest}) == 1
         together = [i for step in zip(*rest, strict=True) for ids in step for i in ids]
         assert together == (uncut[36 * number :] if number + 1 < len(states) else after)
-
-
-@settings(max_examples=12)
-@given(
-    cuts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 60), st.integers(1, 4)), min_size=5, max_size=5),
-    shuffle=st.booleans(),
-    until=st.sampled_from(["first", "last", None]),
-)
-def test_a_chain_of_five_resumes_gives_the_uncut_mixture(place, cuts, shuffle, until):
-    mixture = mixture_of(place, **({"weights": None} if until is None else {"until": until}))
-    options = OPTIONS | {"shuffle": shuffle, "cache": place / "cache"}
-    with stoker.Loader(mixture, batch_size=97, **options) as loader:
-        uncut = [i for _ in range(2) for i in ids_of(loader)]
-    got, state = [], None
-    for num_steps, batch_size, world_size in [*cuts, (10**9, 50, 1)]:
-        batches, states = [], set()
-        for rank in range(world_size):
-            with stoker.Loader(mixture, batch_size=batch_size, rank=rank, world_size=world_size, **options) as loader:
-                if state is not None:
-                    loader.load_state_dict(json.loads(state))
-                mine = []
-                while loader.epoch < 2 and len(mine) < num_steps:
-                    for batch in loader:
-                        mine.append(batch["id"].tolist())
-                        if len(mine) == num_steps:
-                            break
-                batches.append(mine)
-                states.add(json.dumps(loader.state_dict()))
-        assert len(states) == 1
-        state = states.pop()
-        assert len(state) < 2000
-        got += [i for step in zip(*batches, strict=True) for ids in step for i in ids]
-        if json.loads(state)["epoch"] >= 2:
-            break
-    assert got == uncut
 
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])

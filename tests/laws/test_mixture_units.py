@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.laws.test_same_bytes import flat
 from tests.laws.test_units_loader import KINDS, units_in
 from tests.laws.units_data import write
+from tests.strategies import flat
 
 import stoker
 from stoker.sampling.mixture import component_seed

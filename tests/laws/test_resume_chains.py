@@ -65,7 +65,7 @@ def made(path: Path, kind: str, drawn, weights, until):
     return stoker.Mixture(parts, weights=shares, until=until, source_field="source")
 
 
-@settings(max_examples=10)
+@settings(max_examples=20)
 @given(
     drawn=st.lists(datasets, min_size=1, max_size=3),
     weights=st.none() | st.lists(st.integers(1, 5), min_size=3, max_size=3),

@@ -9,24 +9,47 @@ import sys
 import tempfile
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.strategies import write_files
+from tests.laws.test_mixture_loader import mixture_of, write_mixed
+from tests.laws.test_units_loader import KINDS as UNITS
+from tests.laws.units_data import write
+from tests.strategies import flat, write_files
 
 import stoker
-from stoker.fields.spec import Ragged
 
 SIZES = [100, 0, 257, 64, 1, 178]  # 600: the last of the batches of 48 is half full
-WORLD_SIZES = [1, 2, 3, 4, 6, 7, 8, 16]
-OPTIONS = {"global_batch_size": 48, "shuffle": True, "seed": 3, "window": 4}
+
+
+class Kind(NamedTuple):
+    """A kind of loader: its options, how many steps an epoch has at least, and the numbers of ranks that are tried."""
+
+    options: dict
+    num_steps: int
+    world_sizes: tuple[int, ...] = (2, 3, 7)
+
+
+KINDS = {
+    "rows": Kind({"global_batch_size": 48, "window": 4}, 13, (1, 2, 3, 4, 6, 7, 8, 16)),
+    "two lanes": Kind({"global_batch_size": 84, "lanes": 2}, 8),
+    "three lanes, padded": Kind({"global_batch_size": 84, "lanes": 3, "remainder": "pad"}, 8),
+    "four lanes, without the rest": Kind({"global_batch_size": 84, "lanes": 4, "remainder": "drop"}, 7),
+    "mixture until the first": Kind({"global_batch_size": 48}, 6, (3, 16)),
+    "mixture until the last, in lanes": Kind({"global_batch_size": 48, "lanes": 3}, 11, (2, 7)),
+    # What offsets of groups say is of one rank alone.
+    **{kind: Kind({"batch_size": 7, **options}, 3, (1,)) for kind, options in UNITS.items()},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
 def place():
     with tempfile.TemporaryDirectory() as path:
         write_files(Path(path) / "data", SIZES, row_group_size=50)
+        write_mixed(Path(path))
         yield Path(path)
 
 
@@ -34,25 +57,30 @@ def dataset_of(place, **options) -> stoker.Dataset:
     return stoker.Dataset(place / "data", chunk_size=4000, **options)
 
 
-def flat(field) -> list[np.ndarray]:
-    """Return a field's values and the lengths of its lists: what can be put side by side over ranks."""
-    return [*flat(field.values), np.diff(field.offsets)] if isinstance(field, Ragged) else [np.asarray(field)]
+def data_of(kind, place):
+    if kind in UNITS:
+        rng = np.random.default_rng(1)
+        files = [([(int(rng.integers(4)), int(rng.integers(1, 12))) for _ in range(20)], 30) for _ in range(3)]
+        return write(place / "units", {"files": files, "chunk_size": 3000, "is_filtered": True, "seed": 3})
+    if kind.startswith("mixture"):
+        return mixture_of(place, until="first" if kind.endswith("first") else "last")
+    return dataset_of(place)
 
 
-def steps_of(dataset, *, world_size: int, **options) -> list[bytes]:
-    """Return a digest of each global batch: the ranks' batches one behind the other."""
+def steps_of(data, kind="rows", *, world_size: int = 1, **options) -> list[bytes]:
+    """Return a digest of each global batch of two epochs: the ranks' batches one behind the other."""
     ranks = []
+    options = {"shuffle": True, "seed": 3, "window": 2} | KINDS[kind].options | options
     for rank in range(world_size):
-        with stoker.Loader(dataset, rank=rank, world_size=world_size, **(OPTIONS | options)) as loader:
-            ranks.append(
-                [{name: [part.copy() for part in flat(field)] for name, field in batch.items()} for batch in loader]
-            )
-            assert len(ranks[-1]) == len(loader)
+        with stoker.Loader(data, rank=rank, world_size=world_size, **options) as loader:
+            epochs = [list(loader) for _ in range(2)]
+            assert {len(epoch) for epoch in epochs} == {len(loader)}
+            ranks.append([batch for epoch in epochs for batch in epoch])
     digests = []
     for step in zip(*ranks, strict=True):
         digest = hashlib.sha256()
         for name in step[0]:
-            for parts in zip(*(batch[name] for batch in step), strict=True):
+            for parts in zip(*(flat(batch[name]) for batch in step), strict=True):
                 digest.update(name.encode() + np.concatenate(parts).tobytes())
         digests.append(digest.digest())
     return digests
@@ -60,33 +88,43 @@ def steps_of(dataset, *, world_size: int, **options) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def expected(place):
-    """One rank, one thread, no look-ahead, no cache folder, as plain as can be."""
-    digests = steps_of(dataset_of(place), world_size=1, num_threads=1, prefetch=0)
-    assert len(digests) == len(set(digests)) == 13
-    return digests
+    """Of each kind: one rank, one thread, no look-ahead, no cache folder, as plain as can be."""
+    found = {kind: steps_of(data_of(kind, place), kind, num_threads=1, prefetch=0) for kind in KINDS}
+    for kind, digests in found.items():
+        assert len(digests) == len(set(digests)) >= 2 * KINDS[kind].num_steps
+    return found
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_global_batches_are_the_same_for_any_world_size_cold_warm_and_uncached(place, expected, world_size, tmp_path):
+@pytest.mark.parametrize(("kind", "world_size"), [(kind, n) for kind, of in KINDS.items() for n in of.world_sizes])
+def test_global_batches_are_the_same_for_any_world_size_cold_warm_and_uncached(
+    place, expected, kind, world_size, tmp_path
+):
+    data = data_of(kind, place)
     for cache in (tmp_path / "cache", tmp_path / "cache", None):
-        assert steps_of(dataset_of(place), world_size=world_size, cache=cache) == expected
+        assert steps_of(data, kind, world_size=world_size, cache=cache) == expected[kind]
 
 
-@pytest.mark.parametrize("num_threads", range(1, 17))
-def test_global_batches_are_the_same_for_any_number_of_threads(place, expected, num_threads):
-    for world_size, prefetch in ((1, num_threads), (3, 16)):
-        options = {"num_threads": num_threads, "prefetch": prefetch, "cache": place / "threads"}
-        assert steps_of(dataset_of(place), world_size=world_size, **options) == expected
-    assert steps_of(dataset_of(place), world_size=1, num_threads=num_threads) == expected
+@pytest.mark.parametrize("num_threads", [1, 2, 5, 16])
+@kinds
+def test_global_batches_are_the_same_for_any_number_of_threads(place, expected, kind, num_threads):
+    data = data_of(kind, place)
+    for prefetch in (1, num_threads, 24):  # the last one: several at a time
+        options = {"num_threads": num_threads, "prefetch": prefetch, "cache": place / f"{kind}-{num_threads}"}
+        assert steps_of(data, kind, **options) == expected[kind]
+    assert steps_of(data, kind, num_threads=num_threads) == expected[kind]
+
+
+def test_another_seed_is_another_order(place, expected):
+    assert steps_of(dataset_of(place), seed=4) != expected["rows"]
 
 
 @pytest.mark.slow
 def test_global_batches_are_the_same_for_all_of_them_together(place, expected, tmp_path):
-    for world_size, num_threads, is_cached in product(WORLD_SIZES, (1, 2, 5, 16), (True, False)):
+    for world_size, num_threads, is_cached in product(KINDS["rows"].world_sizes, (1, 2, 5, 16), (True, False)):
         cache = tmp_path / f"{world_size}-{num_threads}" if is_cached else None
         for _ in range(1 + is_cached):
             got = steps_of(dataset_of(place), world_size=world_size, num_threads=num_threads, cache=cache)
-            assert got == expected, (world_size, num_threads, is_cached)
+            assert got == expected["rows"], (world_size, num_threads, is_cached)
 
 
 def doubled(table: pa.Table) -> dict[str, np.ndarray]:
@@ -95,24 +133,22 @@ def doubled(table: pa.Table) -> dict[str, np.ndarray]:
 
 def test_a_transform_in_any_number_of_processes_gives_the_same_global_batches(place, tmp_path):
     dataset = dataset_of(place, transform=doubled, transform_version="1")
-    plain = steps_of(dataset, world_size=1, num_threads=1, prefetch=0)
+    plain = steps_of(dataset, num_threads=1, prefetch=0)
     for num_processes, world_size in ((1, 3), (3, 1)):
         options = {"transform_in": "processes", "num_threads": num_processes, "world_size": world_size}
-        cache = tmp_path / f"cache-{num_processes}"
-        assert steps_of(dataset, cache=cache, **options) == plain  # cold
-        assert steps_of(dataset, cache=cache, **options) == plain  # warm
-    assert steps_of(dataset, transform_in="processes", num_threads=2, world_size=1) == plain  # no folder
+        assert steps_of(dataset, cache=tmp_path / f"cache-{num_processes}", **options) == plain  # cold, then warm
+    assert steps_of(dataset, transform_in="processes", num_threads=2) == plain  # no folder
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
-def test_the_hash_seed_of_other_processes_changes_nothing(place, expected, hash_seed):
+@pytest.mark.parametrize(("kind", "hash_seed"), [("rows", "0"), ("three lanes, padded", "1"), ("rows", "random")])
+def test_the_hash_seed_of_other_processes_changes_nothing(place, expected, kind, hash_seed):
     script = (
         "import sys; from pathlib import Path; from tests.laws.test_same_bytes import dataset_of, steps_of\n"
-        "print([d.hex() for d in steps_of(dataset_of(Path(sys.argv[1])), world_size=2)])"
+        "print([d.hex() for d in steps_of(dataset_of(Path(sys.argv[1])), sys.argv[2], world_size=2)])"
     )
     printed = subprocess.run(
-        [sys.executable, "-c", script, str(place)], check=True, capture_output=True, text=True,
+        [sys.executable, "-c", script, str(place), kind], check=True, capture_output=True, text=True,
         cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(p for p in ["", *sys.path] if p)},
     ).stdout  # fmt: skip
-    assert printed.strip() == str([digest.hex() for digest in expected])
+    assert printed.strip() == str([digest.hex() for digest in expected[kind]])

@@ -223,12 +223,6 @@ def check_explained(loader: stoker.Loader, kind: str, chunks, step: int, batch) 
         assert ids == batch["id"].reshape(-1).tolist()
 
 
-def flat_bytes(array) -> bytes:
-    if isinstance(array, Ragged):
-        return flat_bytes(array.values) + flat_bytes(array.offsets)
-    return np.ascontiguousarray(array).tobytes()
-
-
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_batches_across_many_windows_hold_the_units_of_an_epoch(kind, tmp_path):
     rng = np.random.default_rng(2)
@@ -238,26 +232,3 @@ def test_batches_across_many_windows_hold_the_units_of_an_epoch(kind, tmp_path):
         chunks = chunks_of(dataset, tmp_path / "data", loader)
         assert len(chunks) > 10
         check_epoch(kind, chunks, [unit for batch in loader for unit in units_in(kind, batch)])
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_cold_warm_and_uncached_runs_give_the_same_bytes_on_any_number_of_threads(kind, tmp_path):
-    rng = np.random.default_rng(1)
-    files = [([(int(rng.integers(4)), int(rng.integers(1, 12))) for _ in range(20)], 30) for _ in range(3)]
-    dataset = write(tmp_path / "data", {"files": files, "chunk_size": 3000, "is_filtered": True, "seed": 3})
-
-    def run(**options):
-        options = {"batch_size": 7, "shuffle": True, "seed": 3, "window": 2, **KINDS[kind]} | options
-        with stoker.Loader(dataset, **options) as loader:
-            return [
-                [b"".join(name.encode() + flat_bytes(array) for name, array in batch.items()) for batch in loader]
-                for _ in range(2)
-            ]
-
-    expected = run(num_threads=1, prefetch=1)
-    assert expected[0] != expected[1]
-    assert run(num_threads=1, prefetch=0) == expected
-    for num_threads in (1, 4):
-        cache = tmp_path / f"cache-{num_threads}"
-        assert run(num_threads=num_threads, cache=cache) == expected  # cold, then warm
-        assert run(num_threads=num_threads, cache=cache) == expected  # warm from the start
