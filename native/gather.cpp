@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "bytes.h"
 #include "moves.h"
 
 #if defined(__x86_64__)
@@ -48,13 +49,6 @@ constexpr size_t kAheadBytes = size_t{20} << 10;
 // three fields, they went through memory, 15 nanoseconds a row more.
 constexpr size_t kTogether = 32;
 
-template <typename T>
-STOKER_INLINE T load(const uint8_t* at) {
-  T value;
-  __builtin_memcpy(&value, at, sizeof(T));
-  return value;
-}
-
 // Where rows of a part go in the batch.
 struct Places {
   const int64_t* given;  // none for one after the other
@@ -97,19 +91,14 @@ STOKER_INLINE void copy_record(uint8_t* out, const uint8_t* in, size_t num_bytes
   }
 }
 
-// Nothing is read beside the records.
-struct Nothing {
-  STOKER_INLINE void ask(size_t) const {}
-  STOKER_INLINE void read(size_t, size_t) const {}
-};
-
-// The numbers in a part's records of what they share.
+// The numbers in a part's records of what they share, if these are asked for.
 struct Runs {
   Records records;
   RunTarget target;
 
   STOKER_INLINE void ask(size_t) const {}
   STOKER_INLINE void read(size_t start, size_t stop) const {
+    if (!target.out) return;
     for (size_t i = start; i < stop; ++i) target.out[i] = load<uint32_t>(records.of(i) + target.offset);
   }
 };
@@ -235,12 +224,7 @@ STOKER_INLINE void go_through(size_t num, Beside beside) {
 }
 
 STOKER_VERSIONS
-void take(const Part& part, RecordTarget target, Places to, Move move) {
-  go_through(part, target, to, move, Nothing{});
-}
-
-STOKER_VERSIONS
-void take_with_runs(const Part& part, RecordTarget target, Places to, Move move, Runs runs) {
+void take(const Part& part, RecordTarget target, Places to, Move move, Runs runs) {
   go_through(part, target, to, move, runs);
 }
 
@@ -341,13 +325,12 @@ size_t FoundLists::lay_out(std::span<const int64_t> chosen) {
 void take_records(const Rows& rows, RecordTarget target) {
   for_parts(rows, [&](const Part& part, Places to) {
     if (part.table->record_bytes == 0) return;
-    take(part, target, to, move_for(rows.num, part.table->record_bytes, target));
+    take(part, target, to, move_for(rows.num, part.table->record_bytes, target), {records_of(part), {0, nullptr}});
   });
 }
 
 void take_records_and_runs(const Part& part, RecordTarget target, RunTarget runs) {
-  take_with_runs(part, target, {nullptr, 0}, move_for(part.row.size(), part.table->record_bytes, target),
-                 {records_of(part), runs});
+  take(part, target, {nullptr, 0}, move_for(part.row.size(), part.table->record_bytes, target), {records_of(part), runs});
 }
 
 void read_runs(const Part& part, RunTarget target) {

@@ -1,7 +1,5 @@
 #include "headers.h"
 
-#include <algorithm>
-
 #include "thrift.h"
 
 namespace stoker::parquet {
@@ -108,21 +106,6 @@ int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {
     at = page.at + page.stored_bytes;
   }
   return at;
-}
-
-PageTotals totals_of(std::span<const Page> pages) {
-  PageTotals totals;
-  for (const Page& page : pages) {
-    if (page.kind == kDictionary)
-      totals.num_dictionary_values = std::max(totals.num_dictionary_values, page.num_entries);
-    else
-      totals.num_entries += page.num_entries;
-    totals.most_bytes = std::max(totals.most_bytes, page.plain_bytes);
-    totals.plain_bytes += page.plain_bytes;
-    totals.has_checksums |= page.checksum >= 0;
-    totals.is_packed |= page.is_packed;
-  }
-  return totals;
 }
 
 }  // namespace stoker::parquet

@@ -31,18 +31,6 @@ struct Page {
   int64_t level_bytes() const { return definition_bytes + repetition_bytes; }
 };
 
-// What is to be known of some pages before they are decoded.
-struct PageTotals {
-  int64_t num_entries = 0;       // of pages of values
-  int64_t num_dictionary_values = 0;         // of a dictionary, the larger one if there are two
-  int64_t most_bytes = 0;        // of one page before it was compressed
-  int64_t plain_bytes = 0;       // of all of them
-  bool has_checksums = false;
-  bool is_packed = false;        // whether any is
-};
-
-PageTotals totals_of(std::span<const Page> pages);
-
 // Finds the pages that lie one behind the other as a whole, and appends them; returns where the last one ends.
 // Behind it may lie the beginning of another page, or what is none.
 int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages);

@@ -83,12 +83,12 @@ Decoded decoded(const Bytes& content, const Column& column, size_t num_rows, Cod
   const Bytes exact(content);
   std::vector<Page> pages;
   const int64_t end = scan_pages(exact, pages);
-  const PageTotals totals = totals_of(pages);
+  int64_t num_entries = 0, num_bytes = 0;
+  for (const Page& page : pages) num_entries += page.num_entries, num_bytes += page.plain_bytes;
   Decoded out;
-  if (end != static_cast<int64_t>(exact.size()) || totals.num_entries > 1 << 16 || totals.plain_bytes > 1 << 20) return out;
-  const size_t width = static_cast<size_t>(column.width);
-  out.bytes.resize(column.is_binary ? static_cast<size_t>(totals.plain_bytes) : static_cast<size_t>(totals.num_dictionary_values) * width);
-  out.values.resize(static_cast<size_t>(totals.num_entries) * width);
+  if (end != static_cast<int64_t>(exact.size()) || num_entries > 1 << 16 || num_bytes > 1 << 20) return out;
+  out.bytes.resize(static_cast<size_t>(num_bytes));
+  out.values.resize(static_cast<size_t>(num_entries * column.width));
   out.valid.resize(column.has_nulls() ? num_rows : 0);
   out.offsets.resize(column.is_list ? num_rows + 1 : 0);
   const Target target{out.bytes, out.values, out.valid, out.offsets};

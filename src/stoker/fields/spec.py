@@ -217,11 +217,6 @@ class Entry:
         """Bytes of one sample, or of one value where the field is ragged."""
         return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
 
-    @cached_property
-    def unit_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """What a value consists of, and lies at multiples of; see `unit_dtype`."""
-        return unit_dtype(self.value_bytes)
-
     def to_json(self) -> dict[str, object]:
         """Return the entry as JSON can write it."""
         return {
@@ -338,7 +333,8 @@ class Spec:
         each field. This is part of the chunk format.
         """
         lists = [entry for entry in self.ragged if entry.num_levels == 1 and entry.value_bytes]
-        return tuple(sorted(lists, key=lambda entry: -entry.unit_dtype.itemsize)) if len(lists) > 1 else ()
+        # A value lies at multiples of the widest integer that divides it.
+        return tuple(sorted(lists, key=lambda entry: -math.gcd(entry.value_bytes, 8))) if len(lists) > 1 else ()
 
     @cached_property
     def apart(self) -> tuple[Entry, ...]:
@@ -470,11 +466,6 @@ class Spec:
     def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Spec:
         """Return the spec that `to_json` wrote."""
         return cls(tuple(Entry.from_json(entry) for entry in data))
-
-
-def unit_dtype(value_bytes: int) -> np.dtype[np.unsignedinteger]:
-    """Return the widest unsigned integer that divides a value of so many bytes."""
-    return np.dtype(f"u{math.gcd(value_bytes, 8)}")
 
 
 def run_name(key: str) -> str:
