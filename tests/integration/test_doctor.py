@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -123,6 +125,33 @@ def test_a_step_that_keeps_the_cores_busy_is_judged_by_what_it_eats_beside_a_loa
     assert numbers.step.cores_used > 0.1
     assert all(path.rate_s <= found.verdict.demand_s for path in numbers.paths if is_comparable(numbers, path) and
                path.key != RAM)  # fmt: skip
+
+
+UNGUARDED = """
+from stoker import Dataset
+from stoker.doctor.examine import examine
+from stoker.doctor.settings import DoctorSettings
+from stoker.doctor.step import TimedStep
+
+def same(table):
+    return table
+
+dataset = Dataset("lake", transform=same, transform_version="1")
+settings = DoctorSettings(step=TimedStep(1e-5), batch_size=64, budget_s=25.0, num_threads=2)
+print(*examine(dataset, settings).verdict.notes)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_examined_once_and_told_so_in_one_line_a_process(tmp_path):
+    planted.local(tmp_path, num_chunks=4)
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert "the transform in processes: could not be tried" in done.stdout
+    assert set(done.stderr.splitlines()) == {
+        'examine(): a process imports this script; call it below `if __name__ == "__main__":`'
+    }
 
 
 def test_a_source_that_fails_ends_the_examination_and_leaves_nothing(tmp_path):

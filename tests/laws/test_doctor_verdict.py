@@ -157,6 +157,8 @@ def test_screen_page_and_json_say_what_the_verdict_says_and_nothing_else(measure
             assert note in said
     for path_, told in zip(measured.paths, found["paths"], strict=True):
         assert told["rate_s"] == path_.rate_s
+        if path_.key == measured.today:
+            assert told["limit"] == verdict.stages[0]
     if verdict.busy is not None:
         assert f"{share_text(verdict.busy)}of the time the step runs today" in page.text
 

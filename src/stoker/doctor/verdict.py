@@ -68,8 +68,8 @@ _AT_WORK = 0.15
 _FAR_MORE = 5.0
 # Nor is any of a path that gives so many times what the step eats, as long as there is no step.
 _COULD = 2.0
-# Cores in use for this share are what limits. Others who take more of them are what lacks.
-_IN_USE, _TAKEN = 0.8, 0.5
+# Cores in use for this share are what limits. Others who take more of them are what lacks, to whom uses any.
+_IN_USE, _TAKEN, _USED = 0.8, 0.5, 0.1
 # A network that carries this share of its best is full.
 _FULL = 0.7
 # A stage that would starve the step by itself is named, where it is not far beyond what comes today.
@@ -250,7 +250,9 @@ def limit_of(numbers: Measurements, path: PathResult) -> str:
     if path.key in (RAM, SHARED, SUPPLY):
         return UNKNOWN
     demand_s = demand_of(numbers) if is_comparable(numbers, path) else None
-    return MODEL if demand_s is not None and path.rate_s >= KEEPS_UP * demand_s else cause_of(numbers, path)
+    if demand_s is not None and path.rate_s >= KEEPS_UP * demand_s:
+        return MODEL
+    return causes_of(numbers, path, demand_s)[0] if path.key == numbers.today else cause_of(numbers, path)
 
 
 def sure_word(sureness: float) -> str:
@@ -338,7 +340,8 @@ def _fixed_share(numbers: Measurements, path: PathResult) -> tuple[float, float]
 
 def _why(numbers: Measurements, today: PathResult, key: str) -> str:
     """Return what a stage lacks, in a few words; "" where nothing tells."""
-    stage, is_full = numbers.stage(key), today.cores_used > _IN_USE * numbers.cores * (1 - today.others)
+    stage = numbers.stage(key)
+    is_full = today.cores_used > max(_USED, _IN_USE * numbers.cores * (1 - today.others))
     if today.is_disk_bound:
         return "the disk reads no faster"
     reason = _why_fetch(numbers, today) if key == "fetch" else ""
@@ -483,8 +486,9 @@ def _notes(numbers: Measurements) -> list[str]:
         )
     today = numbers.path(numbers.today)
     if today is not None and today.rate.spread > _SPREAD:
+        what = "Repeats of today's path" if today.rate.num_rounds > 1 else "Parts of the one run of today's path"
         notes.append(
-            f"Repeats of today's path gave {rate_text(today.rate.low)} to {rate_text(today.rate.high)} samples/s: "
+            f"{what} gave {rate_text(today.rate.low)} to {rate_text(today.rate.high)} samples/s: "
             "nothing that follows from it is certain."
         )
     for one in numbers.verified:
