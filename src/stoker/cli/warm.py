@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,7 @@ many terminals, share the work.
 With --mirror, chunks that other hosts have left there are fetched, and what is
 built here is put there. Any number of hosts share the work by --part 0/8 to
 7/8: each builds its part, and puts it there; what is there already, it leaves.
+--engine ray has the nodes of a Ray cluster build all parts.
 
 A Loader finds these chunks only if its Dataset is the same: for one with a
 filter, fields or a transform, name the Dataset itself, as train.py:dataset;
@@ -58,7 +60,8 @@ stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
 stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
 stoker warm train.py:dataset --cache /nvme/stoker --processes
 stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker
-stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64""",
+stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64
+stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray""",
     )
     add_target(parser, takes_mixture=True)
     parser.add_argument(
@@ -67,6 +70,10 @@ stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --
     parser.add_argument("--cache-limit", metavar="SIZE", help="size of that folder, such as 500GB (default: the disk)")
     parser.add_argument("--mirror", metavar="URL", help="where hosts leave chunks for each other: a store or a folder")
     parser.add_argument("--part", metavar="I/N", type=part, help="only this part: 0/8 is the first one of eight")
+    parser.add_argument(
+        "--engine", choices=("here", "ray"), default="here", help="who builds: this process, or a Ray cluster"
+    )
+    parser.add_argument("--parts", metavar="N", type=at_least_1, help="parts for Ray (default: eight for each node)")
     parser.add_argument("--shared", action="store_true", help="share that folder with the users of its group")
     parser.add_argument(
         "--threads", metavar="N", type=at_least_1, help="threads that build (default: the cores this process may use)"
@@ -123,6 +130,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.loader.config import make_config
     from stoker.loader.opened import open_datasets
 
+    if options.engine == "ray":
+        return _run_on_ray(options, console)
     target, unit = target_of(options), unit_of(options)
     arguments: LoaderOptions = {
         "batch_size": 1,  # which decides nothing about chunks
@@ -168,6 +177,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if len(done) < len(names):
         print_line(console, f"Not begun: {', '.join(names[len(done) :])}.", "yellow")
     return code
+
+
+def _run_on_ray(options: argparse.Namespace, console: Console) -> int:
+    from stoker.cli.warm_ray import warm_on_ray
+
+    messages = make_console(stderr=True)
+    # Ray's own lines are none of ours.
+    with stoppable(messages) as stop_event, redirect_stdout(sys.stderr):
+        told = warm_on_ray(options, messages, stop_event)
+    if options.json:
+        print_json(told)
+    else:
+        chunks = count_text(cast(int, told["num_present"]), "chunk")
+        built = count_text(cast(int, told["num_built"]))
+        print_line(console, f"{options.mirror} has {chunks} of this data set; {built} were built now.", "green")
+    return OK if told["is_complete"] else INTERRUPTED if told["was_stopped"] else FAILED
 
 
 def _warm(
