@@ -30,7 +30,7 @@ pack = stoker.Pack("tokens", length=16)
 def run(capsys, tmp_path, monkeypatch):
     """Run a command in a folder with data sets and a script; return exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.syspath_prepend(tmp_path)  # which is taken back, with what commands add
     first = 0
     for name, sizes in SIZES.items():
         (tmp_path / name).mkdir()

@@ -76,23 +76,10 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         )
         num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
     if options.json:
+        units = "rows" if unit is None else unit.told()
         print_json(
-            {
-                "column": options.column,
-                "num_classes": num_classes,
-                "units": "rows" if unit is None else unit.told(),
-                "num_samples": order.num_samples,
-                "num_batches": found.num_batches,
-                "chi_square": found.chi_square,
-                "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
-                "num_chunks_a_batch": found.num_chunks,
-                "num_files_a_batch": found.num_files,
-                "chunks_per_window": found.chunks_per_window,
-                "chunks_per_lane": found.chunks_per_lane,
-                "window_for_weak": found.window_for_weak,
-                "sentence": found.sentence,
-                "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
-            }
+            _as_json(found)
+            | {"column": options.column, "num_classes": num_classes, "units": units, "num_samples": order.num_samples}
         )
         return 0
     kinds = "values" if labels[0].are_values else "ranges of values"
@@ -124,6 +111,21 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         console.print()
         console.print(table("data set", *numbers, rows=rows, numbers=numbers, folds=("data set",)))
     return 0
+
+
+def _as_json(found: Quality) -> dict[str, object]:
+    return {
+        "num_batches": found.num_batches,
+        "chi_square": found.chi_square,
+        "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
+        "num_chunks_a_batch": found.num_chunks,
+        "num_files_a_batch": found.num_files,
+        "chunks_per_window": found.chunks_per_window,
+        "chunks_per_lane": found.chunks_per_lane,
+        "window_for_weak": found.window_for_weak,
+        "sentence": found.sentence,
+        "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
+    }
 
 
 def _farthest(found: Quality) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from stoker.fields.spec import Arrays
 
@@ -14,34 +14,6 @@ class TimeRange(NamedTuple):
 
     start: float
     stop: float
-
-
-class Accelerator(Protocol):
-    """Something that trains on one batch after the other."""
-
-    @property
-    def description(self) -> str:
-        """What it is, for the screen."""
-        ...
-
-    @property
-    def step_s(self) -> float:
-        """Seconds that one step takes."""
-        ...
-
-    def step(self, batch: Arrays, /) -> None:
-        """Begin a step, and return while it runs: the loop fetches the next batch meanwhile, as with CUDA.
-
-        Blocks: until the step before is done.
-        """
-        ...
-
-    def finish(self) -> Sequence[TimeRange]:
-        """Return when each step since the last call ran, by `time.perf_counter`.
-
-        Blocks: until the last one is done.
-        """
-        ...
 
 
 class SimulatedAccelerator:
@@ -75,7 +47,10 @@ class SimulatedAccelerator:
         return f"simulated: each step is a timed wait of {self.step_s * 1e3:.2f} ms"
 
     def step(self, _: Arrays, /) -> None:
-        """Begin a step, behind the one before."""
+        """Begin a step, and return while it runs: the loop fetches the next batch meanwhile, as with CUDA.
+
+        Blocks: until the step before is done.
+        """
         self._wait_until_free()
         # Who comes before the last step has ended begins right behind it, however late a wait returns: the step was
         # in the accelerator's queue. Who comes later begins now.
@@ -83,14 +58,16 @@ class SimulatedAccelerator:
         self._steps.append(TimeRange(self._free_at - self.step_s, self._free_at))
 
     def finish(self) -> Sequence[TimeRange]:
-        """Return when the steps ran."""
+        """Return when each step since the last call ran, by `time.perf_counter`.
+
+        Blocks: until the last one is done.
+        """
         self._wait_until_free()
         steps, self._steps = self._steps, []
         return steps
 
     def _wait_until_free(self) -> None:
-        self._arrived = self._clock()
-        now = self._arrived
+        self._arrived = now = self._clock()
         while now < self._free_at:
             self._wait(self._free_at - now)
             now = self._clock()

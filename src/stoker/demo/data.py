@@ -170,18 +170,14 @@ def make_data(
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-demo-write") as pool:
         files = list(pool.map(write, range(num_files)))
-    marker = {
-        "version": _VERSION,
-        "seed": seed,
-        "num_rows": num_rows,
-        "sizes": {name: size_bytes for name, size_bytes, _ in files},
-        "checksum": sum(checksum for *_, checksum in files) % 2**64,
-    }
+    sizes = {name: size_bytes for name, size_bytes, _ in files}
+    checksum = sum(checksum for *_, checksum in files) % 2**64
+    marker = {"version": _VERSION, "seed": seed, "num_rows": num_rows, "sizes": sizes, "checksum": checksum}
     aside = folder / f".{_MARKER}.{os.getpid()}"
     aside.write_text(json.dumps(marker, indent=1))
     # Last of all: an interrupted run leaves files without a marker, which the next one writes anew.
     aside.replace(folder / _MARKER)
-    return _data_of(folder, marker, was_there=False)
+    return DemoData(folder=folder, num_rows=num_rows, sizes=sizes, checksum=checksum, was_there=False)
 
 
 def find_data(folder: Path, *, num_rows: int, seed: int) -> DemoData | None:
@@ -190,16 +186,12 @@ def find_data(folder: Path, *, num_rows: int, seed: int) -> DemoData | None:
         marker = json.loads((folder / _MARKER).read_text())
         if (marker["version"], marker["seed"], marker["num_rows"]) != (_VERSION, seed, num_rows):
             return None
-        data = _data_of(folder, marker, was_there=True)
-        is_complete = all(path.stat().st_size == data.sizes[path.name] for path in data.paths)
+        sizes: dict[str, int] = marker["sizes"]
+        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
+            return None
+        return DemoData(folder=folder, num_rows=num_rows, sizes=sizes, checksum=marker["checksum"], was_there=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return data if is_complete else None
-
-
-def _data_of(folder: Path, marker: dict[str, Any], *, was_there: bool) -> DemoData:
-    known = {name: marker[name] for name in ("num_rows", "sizes", "checksum")}
-    return DemoData(folder=folder, was_there=was_there, **known)
 
 
 def _repeats(name: str) -> bool:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 from rich.console import Console
 
-from stoker.demo.accelerator import Accelerator, SimulatedAccelerator, TimeRange, busy_over_time, busy_s, waited_s
+from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, busy_over_time, busy_s, waited_s
 from stoker.demo.data import (
     BANDWIDTH_BYTES_S,
     CHECKED_COLUMN,
@@ -36,6 +37,9 @@ from stoker.doctor.gpu import has_cuda
 from stoker.fields.spec import Arrays, Ragged
 from stoker.host.machine import free_memory_bytes, machine, num_cores, versions
 from stoker.storage.find_storage import storage_for
+
+if TYPE_CHECKING:
+    from stoker.demo.cuda import CudaAccelerator
 
 # Plain reads shall keep the accelerator about this busy: 10-20 % is what teams see who read a lake directly.
 _PLAIN_BUSY = 0.17
@@ -83,7 +87,7 @@ def run_demo(
 
     Raises:
         OSError: The folder cannot be written, or its disk has too little room.
-        StokerError: Something went wrong on the way; a way that delivers wrong rows is no error but a failed check.
+        StokerError: Something else failed; a way that delivers wrong rows is no error but a failed check.
     """
     start = time.perf_counter()
     work = folder / "work"
@@ -99,20 +103,18 @@ def run_demo(
             contest.say("", f"{'found' if data.was_there else 'written'} in {data.folder}")
             speed = f"{latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
             contest.say("remote store", f"simulated: local files behind {speed}")
-            num_plain_epochs = contest.calibrate()
             cold: list[str] = []
-            ways = contest.run_ways(num_plain_epochs, lambda batch: cold.append(digest_of(batch)))
+            ways = contest.run_ways(contest.calibrate(), lambda batch: cold.append(digest_of(batch)))
             checks = (_check_rows(data, ways), *contest.check_bytes(cold))
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        parts = ", ".join(f"{name} {version}" for name, version in versions().items())
         result = DemoResult(
             ways=tuple(ways),
             checks=checks,
             num_rows=num_rows,
             num_epochs=num_epochs,
             setting=contest.setting,
-            machine=machine() | {"versions": parts},
+            machine=machine() | {"versions": ", ".join(map(" ".join, versions().items()))},
             wall_s=time.perf_counter() - start,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(contest.notes),
@@ -133,7 +135,7 @@ class _Contest:
     screen: Screen
     num_epochs: int
     num_threads: int = field(default_factory=num_cores)
-    accelerator: Accelerator = field(init=False)
+    accelerator: SimulatedAccelerator | CudaAccelerator = field(init=False)
     setting: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -290,7 +292,7 @@ def _check_rows(data: DemoData, ways: list[WayResult]) -> Check:
     return Check(text=text, holds=not wrong, detail="; ".join(wrong) or right)
 
 
-def _accelerator_for(step_s: float) -> Accelerator:
+def _accelerator_for(step_s: float) -> SimulatedAccelerator | CudaAccelerator:
     """Return a CUDA device training a real model with steps of about `step_s` where there is one, else a simulation."""
     if has_cuda():
         from stoker.demo.cuda import CudaAccelerator

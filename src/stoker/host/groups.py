@@ -8,27 +8,41 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-_ALL, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+def core_quota(groups: Sequence[Path] | None = None) -> float | None:
+    """Return how many processors at a time the process may have; None without a limit.
+
+    Args:
+        groups: Where limits may stand; `own_groups` unless told.
+    """
+    groups = own_groups() if groups is None else groups
+    return min((cores for group in groups if (cores := _cores_of(group)) is not None), default=None)
 
 
-def core_quota() -> float | None:
-    """Return how many processors at a time the process may have; None without a limit."""
-    return min((cores for group in _groups() if (cores := _cores_of(group)) is not None), default=None)
+def memory_left(groups: Sequence[Path] | None = None) -> int | None:
+    """Return how many bytes the process may still take, those of its page cache included; None without a limit.
+
+    Args:
+        groups: Where limits may stand; `own_groups` unless told.
+    """
+    groups = own_groups() if groups is None else groups
+    return min((left for group in groups if (left := _left_to(group)) is not None), default=None)
 
 
-def memory_left() -> int | None:
-    """Return how many bytes the process may still take, those of its page cache included; None without a limit."""
-    return min((left for group in _groups() if (left := _left_to(group)) is not None), default=None)
+def own_groups(own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgroup")) -> list[Path]:
+    """Return the folders of the group of this process and of those above it, at each of which a limit may stand.
 
-
-def _groups() -> list[Path]:
-    """Return the group of this process and those above it, at each of which a limit may stand."""
+    Args:
+        own: Names the group.
+        top: The folder of all groups.
+    """
     with contextlib.suppress(OSError):
         # "0::/a/b" is version 2.
-        name = Path(_OWN.read_text().rpartition("::")[2].strip().lstrip("/"))
-        return [_ALL / name, *(_ALL / above for above in name.parents)]
+        name = Path(own.read_text().rpartition("::")[2].strip().lstrip("/"))
+        return [top / name, *(top / above for above in name.parents)]
     return []
 
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from stoker.arguments import explain_arguments, flag, integer
 from stoker.metrics import chrome
-from stoker.metrics.stages import ProfilerRanges, Span, Stages, Subject
+from stoker.metrics.stages import NvtxRanges, Span, Stages
 
 
 @explain_arguments({})
@@ -40,7 +40,7 @@ class Trace:
 
     def __init__(self, *, max_spans: int = 65_536, nvtx: bool = False) -> None:
         self._max_spans = integer(max_spans, "max_spans")
-        self._ranges: ProfilerRanges | None = nvtx_ranges() if flag(nvtx, "nvtx") else None
+        self._ranges = nvtx_ranges() if flag(nvtx, "nvtx") else None
         self._began_ns = time.perf_counter_ns()
         self._began_unix_ns = time.time_ns()
         self._recorded: list[tuple[str, Stages]] = []
@@ -100,25 +100,6 @@ class Trace:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Trace records one process and cannot go to another; make one there")
-
-
-class NvtxRanges:
-    """Ranges of NVTX, which a GPU profiler shows above the kernels, named by stage and subject: "gather, step 12".
-
-    Args:
-        push: Begins a range of this name on the calling thread.
-        pop: Ends the calling thread's last one.
-    """
-
-    def __init__(self, push: Callable[[str], object], pop: Callable[[], object]) -> None:
-        self._push = push
-        self.pop = pop
-
-    def push(self, stage: str, subject: Subject) -> None:
-        """Begin a range."""
-        about = dict(zip(("step", "window", "chunk"), subject[1:], strict=True))
-        told = [f"{stage}, {what} {number}" for what, number in about.items() if number >= 0]
-        self._push(told[-1] if told else stage)
 
 
 def nvtx_ranges(load: Callable[[str], object] = importlib.import_module) -> NvtxRanges:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 OnStage: TypeAlias = Callable[[str, int, int, int], None]
 """Told of each piece of work: (stage, start_ns, stop_ns, num_bytes), from any thread."""
@@ -130,15 +130,23 @@ class StageTotal:
         )
 
 
-class ProfilerRanges(Protocol):
-    """Where spans are shown while they last, such as a GPU profiler's own timeline."""
+class NvtxRanges:
+    """Ranges of NVTX, which a GPU profiler shows above the kernels, named by stage and subject: "gather, step 12".
+
+    Args:
+        push: Begins a range of this name on the calling thread.
+        pop: Ends the calling thread's last one.
+    """
+
+    def __init__(self, push: Callable[[str], object], pop: Callable[[], object]) -> None:
+        self._push = push
+        self.pop = pop
 
     def push(self, stage: str, subject: Subject) -> None:
-        """Begin a range on the calling thread."""
-
-    @property
-    def pop(self) -> Callable[[], object]:
-        """End the calling thread's last range."""
+        """Begin a range."""
+        about = dict(zip(("step", "window", "chunk"), subject[1:], strict=True))
+        told = [f"{stage}, {what} {number}" for what, number in about.items() if number >= 0]
+        self._push(told[-1] if told else stage)
 
 
 class Stages:
@@ -155,7 +163,7 @@ class Stages:
         shows_each: Whether each piece of work is shown, in a trace or a profiler; else only what all of them came to.
     """
 
-    def __init__(self, *, max_spans: int = 0, ranges: ProfilerRanges | None = None) -> None:
+    def __init__(self, *, max_spans: int = 0, ranges: NvtxRanges | None = None) -> None:
         self.max_spans = max_spans
         self.ranges = ranges
         self.shows_each = bool(max_spans) or ranges is not None

@@ -13,7 +13,7 @@ from stoker.cli.target import add_target, dataset_of
 def fresh_imports(monkeypatch, tmp_path):
     """Work in an empty folder, and forget what a test imports from there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.syspath_prepend(tmp_path)  # which is taken back, with what commands add
     known = set(sys.modules)
     yield
     for name in set(sys.modules) - known:

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from stoker.metrics.metrics import METRICS, LoadersByName
-from stoker.metrics.record import NvtxRanges, nvtx_ranges
-from stoker.metrics.stages import StageTotal
+from stoker.metrics.record import nvtx_ranges
+from stoker.metrics.stages import NvtxRanges, StageTotal
 from stoker.metrics.stats import LoaderStats
 from stoker.metrics.tensorboard import Scalars
 
