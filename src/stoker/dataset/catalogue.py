@@ -21,7 +21,7 @@ from stoker.dataset.filters import passes
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.rows import Origin, RowReader
 from stoker.dataset.runs import RunRule, Runs
-from stoker.dataset.survey import Cut, Survey, survivors
+from stoker.dataset.survey import Cut, Survey
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
@@ -382,14 +382,7 @@ class Catalogue:
 
     def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
         """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
-        known = self.survey
-        if known.row_start[i] >= 0:
-            return known.start[i : i + 1], known.row_start[i : i + 1], known.num_rows[i : i + 1]
-        file = self._reader.file_of(i)
-        footer = self._footers.get(file.info)
-        needed = survivors(footer, file, self._cut, self._footers)
-        groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
-        return groups, np.zeros_like(groups), footer.numbers.groups["num_rows"][groups]
+        return self._reader.group_rows(i)
 
     def place(self, i: int, row: int) -> str:
         """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""

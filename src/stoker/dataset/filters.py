@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.dataset.literals import Beyond, literal
-from stoker.parquet.schema import flat_fields, leaf_types, unknown_columns
+from stoker.parquet.schema import flat_fields, leaf_types, restrict, unknown_columns
 
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
@@ -77,8 +77,7 @@ class Filter:
             passes(schema.empty_table(), expression)
             passes(_one_row(schema, str(expression)), expression)  # some of it is looked at only where there are rows
         except (pa.ArrowException, TypeError, KeyError) as error:  # before ValueError: pyarrow's own are such, too
-            if (unknown := _UNKNOWN.search(str(error))) is not None:
-                name = ".".join(_NAME.findall(unknown[0]))
+            if (name := _missing(error)) is not None:
                 text = "" if self.conditions is not None else f" (in {self})"
                 raise unknown_columns([name], _names(schema), what="filters: ", where=text) from error
             raise ValueError(f"filters: {str(error).splitlines()[0]} in {self}") from error
@@ -252,6 +251,12 @@ def _among(
     return is_one if is_in else field.is_valid() & ~is_one
 
 
+def _missing(error: Exception) -> str | None:
+    """Return the dotted name of the column that pyarrow misses; None where it says something else."""
+    unknown = _UNKNOWN.search(str(error))
+    return None if unknown is None else ".".join(_NAME.findall(unknown[0]))
+
+
 def _holds_of_nan(schema: pa.Schema, name: str, op: str, _: object) -> bool:
     """Return whether a condition is true of NaN."""
     return op in ("!=", "not in") and bool(pa.types.is_floating(_type_of(schema, name)))
@@ -326,44 +331,21 @@ def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
 def needed_columns(schema: pa.Schema, expression: pc.Expression) -> pa.Schema:
     """Return the smallest part of `schema` that `expression` can be evaluated on; structs lose unused members.
 
-    Found by leaving out one leaf after the other and trying: exact, whatever the expression is.
+    Found by asking which column it misses, one after the other: exact, whatever the expression is.
     """
-    text = str(expression)
-    # A column whose name is not in the text cannot be meant: this only saves tries, the result is checked.
-    kept = [field for field in schema if field.name in text]
-    if not _is_enough(kept, expression):
-        kept = list(schema)
-    for leaf in [path for field in kept for path in _leaves(field)]:
-        smaller = [part for field in kept if (part := _without(field, leaf)) is not None]
-        if _is_enough(smaller, expression):
-            kept = smaller
-    return pa.schema(kept)
-
-
-def _is_enough(fields: Sequence[pa.Field], expression: pc.Expression) -> bool:
-    try:
-        passes(pa.schema(fields).empty_table(), expression)
-    except (pa.ArrowException, TypeError, KeyError, ValueError):
-        return False
-    return True
-
-
-def _leaves(field: pa.Field, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    path = (*above, field.name)
-    if not pa.types.is_struct(field.type) or field.type.num_fields == 0:
-        return [path]
-    return [leaf for i in range(field.type.num_fields) for leaf in _leaves(field.type.field(i), path)]
-
-
-def _without(field: pa.Field, leaf: tuple[str, ...]) -> pa.Field | None:
-    """Return `field` without one of its leaves, None where nothing is left."""
-    if field.name != leaf[0]:
-        return field
-    if len(leaf) == 1:
-        return None
-    members = [field.type.field(i) for i in range(field.type.num_fields)]
-    kept = [part for member in members if (part := _without(member, leaf[1:])) is not None]
-    return field.with_type(pa.struct(kept)) if kept else None
+    leaves, names = [name for name, _ in flat_fields(schema)], set[str]()
+    while True:
+        part = restrict(schema, names)
+        try:
+            passes(part.empty_table(), expression)
+        except (pa.ArrowException, TypeError, KeyError, ValueError) as error:
+            missing = _missing(error)
+            found = {leaf for leaf in leaves if leaf == missing or leaf.startswith(f"{missing}.")} - names
+            if not found:  # a name that the message does not tell
+                return schema
+            names |= found
+        else:
+            return part
 
 
 def surviving_row_groups(

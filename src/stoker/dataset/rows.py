@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple, overload
 
+import numpy as np
 import pyarrow as pa
 
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.listing import Listed, partition_value
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceCorruptError
+from stoker.fields.offsets import Int64
 from stoker.metrics.stages import OnStage
 from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
@@ -162,24 +165,33 @@ class RowReader:
 
         Arguments and errors as for `Catalogue.read`.
         """
-        file = self.file_of(i)
-        unit = self.unit(i)
-        footer = self._footers.get(file.info)
+        file, footer = self.file_of(i), self._footers.get(self.file_of(i).info)
         leaves = footer.layout.leaves(want.names)
         if not leaves:
-            for j in unit:
+            for j in self.unit(i):
                 table = _rows_without_columns(int(self._known.num_rows[j]))
                 yield j, self._finished(table, file, want, where=str(self.fragments[j]))
         elif self._known.row_start[i] >= 0:
-            yield from self._parts(unit, file, footer, leaves, want, on_stage, share_out)
-        else:
-            yield i, self._whole(i, file, footer, leaves, want, on_stage, on_fetched)
+            yield from self._decoded(i, file, footer, leaves, want, on_stage, share_out=share_out)
+        else:  # exhausted first, so that the file's bytes are let go
+            yield [*self._decoded(i, file, footer, leaves, want, on_stage, on_fetched=on_fetched)].pop()
 
     def row_of_path(self, i: int, want: Want) -> pa.Table:
         """Return one row of fragment i: what its path says, for a pass that reads nothing."""
         return self._finished(_rows_without_columns(1), self.file_of(i), want, where="")
 
-    def _whole(
+    def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
+        """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
+        known = self._known
+        if known.row_start[i] >= 0:
+            return known.start[i : i + 1], known.row_start[i : i + 1], known.num_rows[i : i + 1]
+        file = self.file_of(i)
+        footer = self._footers.get(file.info)
+        needed = survivors(footer, file, self._cut, self._footers)
+        groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
+        return groups, np.zeros_like(groups), footer.numbers.groups["num_rows"][groups]
+
+    def _decoded(
         self,
         i: int,
         file: Listed,
@@ -187,41 +199,67 @@ class RowReader:
         leaves: Sequence[int],
         want: Want,
         on_stage: OnStage,
-        on_fetched: Callable[[], object] | None,
-    ) -> pa.Table:
-        where = str(self.fragments[i])
-        needed = survivors(footer, file, self._cut, self._footers)
-        groups = [g for g in range(int(self._known.start[i]), int(self._known.stop[i])) if g in needed]
-        spans = self._spans(footer, groups, leaves, file.info)
+        *,
+        on_fetched: Callable[[], object] | None = None,
+        share_out: ShareOut | None = None,
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the fragments that are read in one go with i: a whole one, or the parts of a huge row group.
+
+        What was read is from the version that was listed, or it is not handed over; and where it could not be decoded,
+        another version is the reason to tell. Where each read proves it, nothing is looked up again.
+        """
+        unit, info, is_part = self.unit(i), file.info, self._known.row_start[i] >= 0
+        groups = self.group_rows(i)[0].tolist()
+        where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
+        spans = self._spans(footer, groups, leaves, info)
         watch = Stopwatch()
-        ranges = self._ranges(file.info, [span for group in spans for span in group.values()], watch)
-        if on_fetched is not None:
-            start = time.perf_counter_ns()
-            on_fetched()
-            watch.pause(start, time.perf_counter_ns())
-        try:
+        is_checked = version_reader(self._storage) is None if is_part else self._is_local
+        if is_part and is_checked:
+            check_unchanged(info, self._storage)
+        reported = 0
+        with closing(self._ranges(info, [one for group in spans for one in group.values()], watch, is_part)) as ranges:
+            if on_fetched is not None:
+                start = time.perf_counter_ns()
+                on_fetched()
+                watch.pause(start, time.perf_counter_ns())
             decoding = RowGroups(
                 ranges=ranges,
                 footer=footer,
                 numbers=groups,
                 spans=spans,
-                part_rows=[int(self._known.num_rows[i])],
+                part_rows=self._known.num_rows[unit.start : unit.stop].tolist(),
                 coded=footer.layout.stored_names(want.coded),
                 where=where,
-                url=file.info.url,
+                url=info.url,
             )
-            (table,) = decoding.parts()
-        finally:
-            if self._is_local:
-                # After reading: what was read is then from the version that was listed, or it is not handed over; and
-                # where it could not be decoded, another version is the reason to tell.
-                check_unchanged(file.info, self._storage)
-        table = self._finished(footer.layout.named(table), file, want, where=where)
-        watch.stop(on_stage, fetched_bytes=ranges.num_bytes, decoded_bytes=want.sizes.of(table))
-        return table
+            parts = decoding.parts(one_by_one if share_out is None else _noted(share_out, watch, on_stage))
+            for j in unit:
+                if j > unit.start:
+                    watch.start()
+                try:
+                    table = next(parts, None)
+                finally:
+                    if is_checked:
+                        check_unchanged(info, self._storage)
+                if table is None:
+                    raise SourceCorruptError(f"{where} ends before its last part", url=info.url)
+                table = self._finished(footer.layout.named(table), file, want, where=str(self.fragments[j]))
+                watch.stop(on_stage, fetched_bytes=ranges.num_bytes - reported, decoded_bytes=want.sizes.of(table))
+                reported = ranges.num_bytes
+                yield j, table
+                del table
 
-    def _ranges(self, info: ObjectInfo, chunks: Sequence[ByteRange], watch: Stopwatch) -> Ranges:
-        """Return the file with what is needed of it: fetched, or to be read by and by where it is local."""
+    def _ranges(self, info: ObjectInfo, chunks: Sequence[ByteRange], watch: Stopwatch, is_part: bool) -> Ranges:
+        """Return the file with what is needed of it: fetched, to be read by and by where it is local, or streaming."""
+        if is_part:
+            return StreamedRanges(
+                info,
+                self._storage,
+                chunks,
+                window_bytes=self._cut.chunk_bytes,
+                num_threads=0 if self._is_local else _STREAM_THREADS,
+                on_wait=watch.wait,
+            )
         num_bytes = sum(stop - start for start, stop in chunks)
         if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
             return Ranges(info, self._storage, (), on_wait=watch.wait)
@@ -242,60 +280,6 @@ class RowReader:
             ranges = fetch(info, self._storage, spans, self._times)
         watch.wait(start, time.perf_counter_ns())
         return ranges
-
-    def _parts(
-        self,
-        unit: range,
-        file: Listed,
-        footer: Footer,
-        leaves: Sequence[int],
-        want: Want,
-        on_stage: OnStage,
-        share_out: ShareOut,
-    ) -> Iterator[tuple[int, pa.Table]]:
-        group = int(self._known.start[unit[0]])
-        where = f"{file.info.url} row group {group}"
-        spans = self._spans(footer, [group], leaves, file.info)
-        is_proven = version_reader(self._storage) is not None  # by each read
-        if not is_proven:
-            check_unchanged(file.info, self._storage)
-        watch = Stopwatch()
-        stream = StreamedRanges(
-            file.info,
-            self._storage,
-            list(spans[0].values()),
-            window_bytes=self._cut.chunk_bytes,
-            num_threads=0 if self._is_local else _STREAM_THREADS,
-            on_wait=watch.wait,
-        )
-        reported = 0
-        try:
-            decoding = RowGroups(
-                ranges=stream,
-                footer=footer,
-                numbers=[group],
-                spans=spans,
-                part_rows=[int(self._known.num_rows[j]) for j in unit],
-                coded=footer.layout.stored_names(want.coded),
-                where=where,
-                url=file.info.url,
-            )
-            parts = decoding.parts(_noted(share_out, watch, on_stage))
-            for j in unit:
-                watch.start()
-                table = next(parts, None)
-                if table is None:
-                    raise SourceCorruptError(f"{where} ends before its last part", url=file.info.url)
-                table = self._finished(footer.layout.named(table), file, want, where=str(self.fragments[j]))
-                watch.stop(on_stage, fetched_bytes=stream.num_bytes - reported, decoded_bytes=want.sizes.of(table))
-                reported = stream.num_bytes
-                if not is_proven:
-                    # What was read so far is from the version that was listed, or it is not handed over.
-                    check_unchanged(file.info, self._storage)
-                yield j, table
-                del table
-        finally:
-            stream.close()
 
     @staticmethod
     def _spans(
