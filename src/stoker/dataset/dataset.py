@@ -19,7 +19,6 @@ from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
 from stoker.dataset.survey import Survey, keep_survey, kept_survey, read_layouts, survey
-from stoker.dataset.tables import open_table
 from stoker.dataset.tables.table import LakeTable, TableSource
 from stoker.dataset.units.cutting import cut_between_runs, find_runs
 from stoker.errors import SourceMissingError, without_secrets
@@ -202,6 +201,10 @@ class _Opening:
         if self._dataset.table is None:
             return None, list_sources(self._dataset.places(), self._storage, is_local=is_local)
         place = self._lazy.located.places()[0].name
+        if self._dataset.table.kind == "delta":
+            from stoker.dataset.tables.delta import open_delta as open_table
+        else:
+            from stoker.dataset.tables.iceberg import open_iceberg as open_table
         return open_table(self._dataset.table, place, self._storage, num_threads=num_threads)
 
     def _look_through(

@@ -53,18 +53,6 @@ class Stretch(NamedTuple):
     stop: int
 
 
-class Phase(NamedTuple):
-    """A fraction between 0 and 1 that is added before a share is cut to an integer: 1 / 2 rounds to the nearest.
-
-    Attributes:
-        part: Above the line.
-        whole: Below it.
-    """
-
-    part: int
-    whole: int
-
-
 class Leg(NamedTuple):
     """Where a mixture goes on by other weights, or over other files: from there on it is as `MixtureOrder` says.
 
@@ -89,25 +77,6 @@ ChunksIn = Callable[[int, int], tuple[npt.ArrayLike | None, npt.ArrayLike | None
 
 The samples must have the same sum in every epoch; for segments, see `Order`.
 """
-
-
-def rest_counts(
-    sizes: Sequence[int], given: Sequence[int], *, weights: Sequence[float | Fraction] | None, until: Until
-) -> tuple[int, ...]:
-    """Return how many samples each component gives to the rest of an epoch that was begun by other weights.
-
-    Sizes 700 and 1,000, of which 350 and 150 were given by weights 7 and 3; now 1 and 1, until="first":
-
-        350, 350     the 700 are used up, once in the epoch; of the 1,000 the epoch had 500
-
-    Args:
-        sizes: Samples of each component.
-        given: Samples that it gave to this epoch.
-        weights: Shares of the rest, in any scale; None takes every sample once.
-        until: Which component ends the epoch.
-    """
-    left = [max(size - gave, 0) for size, gave in zip(sizes, given, strict=True)]
-    return tuple(left) if weights is None else _until_used_up(left, weights, until)
 
 
 def mixture_counts(
@@ -138,43 +107,34 @@ def mixture_counts(
     if until not in get_args(Until):
         raise ValueError(f"until must be 'first' or 'last', not {until!r}")
     names = [str(number) for number in range(len(sizes))] if names is None else names
-    if weights is None:
-        return _checked(tuple(int(size) for size in sizes))
-    if len(weights) != len(sizes):
+    if weights is not None and len(weights) != len(sizes):
         raise ValueError(f"{len(weights)} weights for {len(sizes)} components")
     for name, size in zip(names, sizes, strict=True):
-        if size < 1:
+        if size < 1 and weights is not None:
             raise ValueError(f"{name!r} has no samples, so it can have no share of a mixture: leave it out")
-    counts = _until_used_up(sizes, weights, until)
-    for name, count, weight in zip(names, counts, weights, strict=True):
-        if not count:
+    counts = _counts(sizes, weights, until)
+    for name, count, weight in zip(names, counts, weights or counts, strict=True):
+        if not count and weights is not None:
             raise ValueError(
                 f"{name!r} with weight {weight} would give no sample to an epoch of {sum(counts):,}: raise its weight "
                 "or leave it out"
             )
-    return _checked(counts)
-
-
-def _until_used_up(sizes: Sequence[int], weights: Sequence[float | Fraction], until: Until) -> tuple[int, ...]:
-    """Return counts in the shares of the weights, of which the first one, or the last one, is all of its size."""
-    shares = [_fraction(weight) for weight in weights]
-    rounds = [Fraction(int(size)) / share for size, share in zip(sizes, shares, strict=True)]
-    scale = min(rounds) if until == "first" else max(rounds)
-    return tuple(int(scale * share + Fraction(1, 2)) for share in shares)
-
-
-def _checked(counts: tuple[int, ...]) -> tuple[int, ...]:
     if sum(counts) > MAX_SIZE:
         raise ValueError("an epoch of the mixture would have more than 2**62 samples")
     return counts
 
 
-def _fraction(weight: float | Fraction) -> Fraction:
+def _counts(sizes: Sequence[int], weights: Sequence[float | Fraction] | None, until: Until) -> tuple[int, ...]:
+    """Return counts in the shares of the weights, of which the first one, or the last one, is all of its size."""
+    if weights is None:
+        return tuple(map(int, sizes))
     # Through its text: 0.7 shall be 7 / 10, not the binary fraction beside it.
-    fraction = weight if isinstance(weight, Fraction) else Fraction(str(weight))
-    if fraction <= 0:
-        raise ValueError(f"a weight must be a positive number, not {weight}")
-    return fraction
+    shares = [weight if isinstance(weight, Fraction) else Fraction(str(weight)) for weight in weights]
+    if min(shares) <= 0:
+        raise ValueError(f"a weight must be a positive number, not {min(shares)}")
+    rounds = [Fraction(int(size)) / share for size, share in zip(sizes, shares, strict=True)]
+    scale = min(rounds) if until == "first" else max(rounds)
+    return tuple(int(scale * share + Fraction(1, 2)) for share in shares)
 
 
 def component_seed(seed: int, name: str) -> int:
@@ -254,9 +214,7 @@ class MixtureOrder:
         # Of each lane, how many samples each component gives to an epoch.
         self.lane_counts: tuple[tuple[int, ...], ...] = tuple(zip(*by_component, strict=True))
         # Of each lane, where between two borders it rounds each component's share.
-        self.lane_phases: tuple[tuple[Phase, ...], ...] = tuple(
-            zip(*(_phases(counts, turn) for turn, counts in enumerate(by_component)), strict=True)
-        )
+        self.lane_phases = tuple(zip(*(_phases(counts, turn) for turn, counts in enumerate(by_component)), strict=True))
         for name, order, counts in zip(names, self.components, by_component, strict=True):
             if any(count and not size for count, size in zip(counts, order.lane_sizes, strict=True)):
                 raise ValueError(
@@ -289,8 +247,8 @@ class MixtureOrder:
         if leg is not None:
             if self.lanes > 1:
                 raise ValueError("a mixture in lanes cannot go on from another one")
-            sizes = [order.num_samples for order in self.components]
-            other.rest = rest_counts(sizes, leg.given, weights=self._weights, until=self._until)
+            left = [max(one.num_samples - gave, 0) for one, gave in zip(self.components, leg.given, strict=True)]
+            other.rest = _counts(left, self._weights, self._until)
         return other
 
     @property
@@ -435,7 +393,7 @@ class MixtureEpoch:
         )
 
     def given_before(self, position: int) -> tuple[int, ...]:
-        """Return how many samples each component has given before a position, from the first that is known on."""
+        """Return how many samples each component has given before a position, from `first` on."""
         self._check(position, position)
         return self._delivered(position - self.first)
 
@@ -448,14 +406,20 @@ class MixtureEpoch:
             place: A position there, in this lane.
         """
         ordinal = epoch * self._sizes[component] + place - self._begins[component]
-        return self._position_of(component, ordinal) if 0 <= ordinal < self._counts[component] else None
+        return self.first_use(component, epoch, place) if 0 <= ordinal < self._counts[component] else None
 
     def first_use(self, component: int, epoch: int, place: int) -> int:
         """Return at which position of this epoch a component's own epoch has come to a place, or is beyond it."""
-        ordinal = epoch * self._sizes[component] + place - self._begins[component]
-        if ordinal < 0:
-            return self.first
-        return self.num_samples if ordinal >= self._counts[component] else self._position_of(component, ordinal)
+        ordinal, count = epoch * self._sizes[component] + place - self._begins[component], self._counts[component]
+        if not 0 <= ordinal < count:
+            return self.first if ordinal < 0 else self.num_samples
+        # The last block before which it has not been given: one before the first j of c * j / J + p >= ordinal + 1.
+        # Worked out, not looked for: a rare component gives nothing in most blocks.
+        part, whole = self._phases[component]
+        block = -(-self._num_blocks * (whole * (ordinal + 1) - part) // (count * whole)) - 1
+        before = self._before(block)
+        inside = int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
+        return self.first + sum(before) + inside
 
     def component_epoch(self, component: int, epoch: int) -> EpochOrder:
         """Return the order of this lane of a component in one of its own epochs."""
@@ -529,21 +493,12 @@ class MixtureEpoch:
         counts = np.bincount(inside, minlength=len(before)).tolist()
         return tuple(n + m for n, m in zip(before, counts, strict=True))
 
-    def _position_of(self, component: int, ordinal: int) -> int:
-        count, (part, whole) = self._counts[component], self._phases[component]
-        # The last block before which it has not been given: one before the first j of c * j / J + p >= ordinal + 1.
-        # Worked out, not looked for: a rare component gives nothing in most blocks.
-        block = -(-self._num_blocks * (whole * (ordinal + 1) - part) // (count * whole)) - 1
-        before = self._before(block)
-        place = int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
-        return self.first + sum(before) + place
-
     def _check(self, start: int, stop: int) -> None:
         if not self.first <= start <= stop <= self.num_samples:
             raise ValueError(f"positions [{start}, {stop}) lie outside [{self.first}, {self.num_samples})")
 
 
-def _interleaved(counts: Sequence[int], phases: Sequence[Phase]) -> Int64:
+def _interleaved(counts: Sequence[int], phases: Sequence[tuple[int, int]]) -> Int64:
     """Return whose each place of a block is where nothing is shuffled.
 
     Sample k of n belongs at (k + p) / n of the block. Equal places are equal floats: division is exact to the last bit
@@ -562,8 +517,11 @@ def _dealt(total: int, lanes: int, first: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _phases(counts: Sequence[int], turn: int) -> list[Phase]:
+def _phases(counts: Sequence[int], turn: int) -> list[tuple[int, int]]:
     """Return by what each lane rounds a component's share: evenly spread over the lanes that give as many samples.
+
+    A fraction, as the numbers above and below its line, that is added before a share is cut to an integer: 1 and 2
+    round to the nearest.
 
     Args:
         counts: Samples that each lane gives to an epoch.
@@ -572,6 +530,6 @@ def _phases(counts: Sequence[int], turn: int) -> list[Phase]:
     num_lanes, num_before, phases = Counter(counts), Counter[int](), []
     for count in counts:
         number = (num_before[count] + turn) % num_lanes[count]
-        phases.append(Phase(2 * number + 1, 2 * num_lanes[count]))
+        phases.append((2 * number + 1, 2 * num_lanes[count]))
         num_before[count] += 1
     return phases

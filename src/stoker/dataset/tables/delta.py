@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.dataset.listing import Listed
-from stoker.dataset.tables.table import LakeTable, TableSource, looked_up, pack_rows, tagged, text_of
+from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, tagged, translated
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import ID, NAMES
 from stoker.storage.each import for_each
@@ -47,6 +47,10 @@ _KNOWN = {
     "variantType-preview",
     "variantShredding-preview",
 }
+_HINTS = {
+    "Forked process": "deltalake does not work in a process forked from one that has used it: give version=, and a "
+    "cache folder in which the table was opened before; or start processes by spawn"
+}
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -56,15 +60,30 @@ _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*
 def open_delta(
     source: TableSource, place: str, storage: Storage, *, num_threads: int
 ) -> tuple[LakeTable, list[Listed]]:
-    """Return a Delta table at a version, and its files. Arguments and errors as for `open_table`."""
-    deltalake = _library()
+    """Return a Delta table at the version that is asked for, and its files, by URL.
+
+    Args:
+        source: What the user named.
+        place: Where it is, as the storage knows it.
+        storage: Where its log and files are.
+        num_threads: Of requests at once.
+
+    Raises:
+        ValueError: deltalake is not installed.
+        SourceMissingError: There is no table, no such version, or one of its files is gone.
+        SourceError: The log cannot be read, or has what Stoker does not apply.
+    """
+    try:
+        import deltalake
+    except ImportError:
+        raise ValueError("delta:// tables are read through deltalake: pip install stoker[delta]") from None
     root = place.rstrip("/") + "/"
     with tempfile.TemporaryDirectory(prefix="stoker-delta-") as temporary:
         # As deltalake sees it.
         folder = Path(os.path.realpath(temporary))
         copy = _Copy(root, storage, folder, num_threads=num_threads)
         copy.fetch(source)
-        with _translated(place):
+        with translated("the log of the Delta table", place, _HINTS):
             log = deltalake.DeltaTable(str(folder), version=source.pin if isinstance(source.pin, int) else None)
             if isinstance(source.pin, str | datetime):
                 log.load_as_version(source.pin)
@@ -77,7 +96,7 @@ def open_delta(
         deleted = {}
         if "deletionVectors" in (log.protocol().reader_features or ()):
             copy.fetch_vectors({action["path"] for action in actions})
-            with _translated(place):
+            with translated("the log of the Delta table", place, _HINTS):
                 deleted = _deleted_rows(log, folder, root)
     protocol = log.protocol()
     is_mapped = protocol.min_reader_version == 2 or "columnMapping" in (protocol.reader_features or ())
@@ -90,57 +109,14 @@ def open_delta(
         partitions=partitions,
         by_id=mode == "id",
     )
-    return table, _files(table, actions, deleted, root, storage, place, num_threads=num_threads)
-
-
-def _files(
-    table: LakeTable,
-    actions: Sequence[dict[str, Any]],
-    deleted: dict[str, bytes],
-    root: str,
-    storage: Storage,
-    place: str,
-    *,
-    num_threads: int,
-) -> list[Listed]:
-    of_url = {_url_of(action["path"], root): action for action in actions}
-    if unknown := sorted(set(deleted) - set(of_url)):
-        raise SourceError(f"{place} has a deletion vector for {unknown[0]}, which is none of its files", url=place)
-    urls = sorted(of_url)
-    infos = looked_up([(url, of_url[url]["size_bytes"]) for url in urls], storage, table=place, num_threads=num_threads)
-    types = {name: table.schema.field(name).type for name in table.partitions}
-    files = []
-    for url, info in zip(urls, infos, strict=True):
-        values = of_url[url].get("partition") or {}
-        partition = tuple((name, text_of(values.get(name), kind)) for name, kind in types.items())
-        files.append(Listed(info=info, partition=partition, deleted=deleted.get(url, b"")))
-    return files
-
-
-def _library() -> Any:
-    try:
-        import deltalake
-    except ImportError:
-        raise ValueError("delta:// tables are read through deltalake: pip install stoker[delta]") from None
-    return deltalake
-
-
-@contextmanager
-def _translated(place: str) -> Iterator[None]:
-    """Turn what deltalake raises into a `SourceError` that names the table."""
-    try:
-        yield
-    except (SourceError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:  # a panic of Rust is no Exception
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        if "Forked process" in str(error):
-            lines = [
-                "deltalake does not work in a process forked from one that has used it: give version=, and a cache "
-                "folder in which the table was opened before; or start processes by spawn"
-            ]
-        kind = SourceMissingError if type(error).__name__ == "TableNotFoundError" else SourceError
-        raise kind(f"the log of the Delta table {place} cannot be read: {lines[0]}", url=place) from error
+    files = {}
+    for action in actions:
+        url, values = _url_of(action["path"], root), action.get("partition") or {}
+        told = {name: values.get(name) for name in table.partitions}
+        files[url] = TableFile(action["size_bytes"], told, deleted.pop(url, b""))
+    if deleted:
+        raise SourceError(f"{place} has a deletion vector for {min(deleted)}, which is none of its files", url=place)
+    return table, look_up(table, files, storage, place=place, num_threads=num_threads)
 
 
 def _check_features(log: Any, place: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC
 from typing import Any
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.dataset.listing import Listed
-from stoker.dataset.tables.table import LakeTable, TableSource, looked_up, pack_rows, tagged, text_of
+from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, tagged, translated
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, ID, NAMES
 from stoker.storage.each import for_each
@@ -34,6 +34,10 @@ _S3_OPTIONS = {
     "s3.session-token": "session_token",
     "s3.region": "region",
 }
+_HINTS = {
+    "equality deletes": "it has equality deletes, which pyiceberg does not apply: rewrite its files "
+    "(rewrite_data_files)"
+}
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _FILE = re.compile(r"file:(?://)?(?=/)")
 
@@ -41,14 +45,14 @@ _FILE = re.compile(r"file:(?://)?(?=/)")
 def open_iceberg(
     source: TableSource, place: str, storage: Storage, *, num_threads: int
 ) -> tuple[LakeTable, list[Listed]]:
-    """Return an Iceberg table at a snapshot, and its files. Arguments and errors as for `open_table`."""
+    """Return an Iceberg table at a snapshot, and its files, by URL. Arguments and errors as for `open_delta`."""
     _library()
     from pyiceberg.catalog.noop import NoopCatalog
     from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import StaticTable
 
     at = _metadata_at(place, storage)
-    with _translated(place):
+    with translated("the Iceberg table", place, _HINTS):
         files_io = _make_io(storage)
         metadata = FromInputFile.table_metadata(files_io.new_input(at))
         table = StaticTable(
@@ -79,19 +83,13 @@ def open_iceberg(
                     url=place,
                 )
         deleted = _deleted_rows(tasks, storage, place, num_threads=num_threads)
-    urls = [_url_of(task.file.file_path) for task in tasks]
-    sizes = [task.file.file_size_in_bytes for task in tasks]
-    infos = looked_up(list(zip(urls, sizes, strict=True)), storage, table=place, num_threads=num_threads)
-    types = {field.name: field.type for field in found.schema}
-    files = [
-        Listed(
-            info=info,
-            partition=tuple((name, text_of(value, types[name])) for name, value in values.items()),
-            deleted=deleted.get(task.file.file_path, b""),
+    files = {
+        _url_of(task.file.file_path): TableFile(
+            task.file.file_size_in_bytes, values, deleted.get(task.file.file_path, b"")
         )
-        for info, values, task in zip(infos, identities, tasks, strict=True)
-    ]
-    return found, sorted(files, key=lambda file: file.info.url)
+        for values, task in zip(identities, tasks, strict=True)
+    }
+    return found, look_up(found, files, storage, place=place, num_threads=num_threads)
 
 
 def find_in_catalog(name: str) -> tuple[str, dict[str, Any]]:
@@ -117,7 +115,7 @@ def find_in_catalog(name: str) -> tuple[str, dict[str, Any]]:
             "iceberg://catalogue/namespace.table, with a catalogue that pyiceberg's configuration has "
             f"(.pyiceberg.yaml, PYICEBERG_CATALOG__{catalog.upper()}__URI); or the place of its folder or metadata.json"
         )
-    with _translated(name):
+    with translated("the Iceberg table", name, _HINTS):
         with load_catalog(catalog, **properties) as known:
             found = known.load_table(table)
         options = {ours: found.io.properties[name] for name, ours in _S3_OPTIONS.items() if name in found.io.properties}
@@ -129,21 +127,6 @@ def _library() -> None:
         import pyiceberg  # noqa: F401  # asked for here, so that the error is one
     except ImportError:
         raise ValueError("iceberg:// tables are read through pyiceberg: pip install stoker[iceberg]") from None
-
-
-@contextmanager
-def _translated(place: str) -> Iterator[None]:
-    """Turn what pyiceberg raises into a `SourceError` that names the table."""
-    try:
-        yield
-    except SourceError:
-        raise
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        if "equality deletes" in lines[0]:
-            lines = ["it has equality deletes, which pyiceberg does not apply: rewrite its files (rewrite_data_files)"]
-        kind = SourceMissingError if type(error).__name__ == "NoSuchTableError" else SourceError
-        raise kind(f"the Iceberg table {place} cannot be read: {lines[0]}", url=place) from error
 
 
 def _make_io(storage: Storage) -> Any:

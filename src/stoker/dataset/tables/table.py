@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from stoker.errors import FieldError, SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, NAMES, has_ids
 from stoker.parquet.schema import Layout
 from stoker.storage.each import for_each
-from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.storage import Storage
 from stoker.storage.urls import Source, has_scheme, name_of
 
 Pin: TypeAlias = "int | str | datetime | None"
@@ -235,33 +236,76 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def looked_up(places: Sequence[tuple[str, int]], storage: Storage, *, table: str, num_threads: int) -> list[ObjectInfo]:
-    """Return what the store says of the files of a table.
+class TableFile(NamedTuple):
+    """A file as the log of its table tells it.
+
+    Attributes:
+        size_bytes: Its size.
+        values: Values of columns that all of its rows have.
+        deleted: Rows that are deleted in it, as `pack_rows` gives them.
+    """
+
+    size_bytes: int
+    values: Mapping[str, Any]
+    deleted: bytes
+
+
+def look_up(
+    table: LakeTable, files: Mapping[str, TableFile], storage: Storage, *, place: str, num_threads: int
+) -> list[Listed]:
+    """Return the files of a table, by URL, with what the store says of them.
 
     Args:
-        places: URL and size of each, as the log says.
+        table: The table.
+        files: URL -> what the log says.
         storage: Where they are.
-        table: The table, for errors.
+        place: The table's, for errors.
         num_threads: Of requests at once.
 
     Raises:
         SourceMissingError: There are none, or one is gone.
         SourceError: One is not what the log speaks of.
     """
-    if not places:
-        raise SourceMissingError(f"the table {table} has no rows in this version", url=table)
-    found: list[ObjectInfo | None] = [None] * len(places)
+    if not files:
+        raise SourceMissingError(f"the table {place} has no rows in this version", url=place)
+    urls = sorted(files)
+    found: list[Listed | None] = [None] * len(urls)
+    types = {field.name: field.type for field in table.schema}
 
     def work(i: int) -> None:
-        url, size = places[i]
-        info = found[i] = storage.stat(url)
-        if info.size_bytes != size:
+        told, info = files[urls[i]], storage.stat(urls[i])
+        if info.size_bytes != told.size_bytes:
             raise SourceError(
-                f"{url} has {info.size_bytes:,} bytes where the log of {table} says {size:,}: it was replaced", url=url
+                f"{urls[i]} has {info.size_bytes:,} bytes where the log of {place} says {told.size_bytes:,}: it was "
+                "replaced",
+                url=urls[i],
             )
+        partition = tuple((name, _text_of(value, types[name])) for name, value in told.values.items())
+        found[i] = Listed(info=info, partition=partition, deleted=told.deleted)
 
-    for_each(len(places), work, num_threads=num_threads)
-    return [info for info in found if info is not None]
+    for_each(len(urls), work, num_threads=num_threads)
+    return [file for file in found if file is not None]
+
+
+@contextmanager
+def translated(table: str, place: str, hints: Mapping[str, str]) -> Iterator[None]:
+    """Turn what the library of a table raises into a `SourceError` that names the table.
+
+    Args:
+        table: What it is, for the message.
+        place: Where.
+        hints: Words of an error -> what to say in place of it.
+    """
+    try:
+        yield
+    except (SourceError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
+        first = [*str(error).strip().splitlines(), type(error).__name__][0]
+        said = next((hint for words, hint in hints.items() if words in str(error)), first)
+        is_missing = type(error).__name__ in ("TableNotFoundError", "NoSuchTableError")
+        kind = SourceMissingError if is_missing else SourceError
+        raise kind(f"{table} {place} cannot be read: {said}", url=place) from error
 
 
 def pack_rows(rows: npt.NDArray[np.int64]) -> bytes:
@@ -269,7 +313,7 @@ def pack_rows(rows: npt.NDArray[np.int64]) -> bytes:
     return np.unique(rows).astype("<i8").tobytes()
 
 
-def text_of(value: Any, kind: pa.DataType) -> str | None:
+def _text_of(value: Any, kind: pa.DataType) -> str | None:
     """Return a partition value as text that `listing.partition_value` reads back."""
     if value is None:
         return None
