@@ -16,9 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.dataset.description import Description
-from stoker.dataset.doubts import check_doubts
 from stoker.dataset.filters import passes
-from stoker.dataset.fragments import Fragment
 from stoker.dataset.rows import Origin, RowReader
 from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey
@@ -59,19 +57,17 @@ class CountProgress:
 OnCount: TypeAlias = Callable[[CountProgress], object]
 
 
-class Catalogue:
+class Catalogue(RowReader):
     """Everything about a data set that is known before any row is decoded, and the way to its rows.
 
     Made by `Dataset.open`. Safe to use from several threads. K is the number of fragments.
 
     Attributes:
         dataset: What was opened.
-        survey: What was found out.
         listed: Its files, by URL, and what their paths say of them.
         files: The files alone.
         schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
             names them elsewhere.
-        fragments: In their fixed order: file, row group, row.
         num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
         num_samples: Rows that pass the filter and that its table has still. int64, shape [K].
         null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
@@ -91,22 +87,17 @@ class Catalogue:
         kept_together: RunRule | None = None,
     ) -> None:
         self.dataset = dataset
-        self._reader = RowReader(known, cut, origin, footers)
+        super().__init__(known, cut, origin, footers)
         self.num_builders: int | None = None
         self.runs: Runs | None = None
         self.kept_together = kept_together
         self.listed = known.files
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
         self.schema = cut.columns
-        self.fragments: Sequence[Fragment] = self._reader.fragments
         self.num_rows: Int64 = known.num_rows
         self.num_samples: Int64 = known.num_samples
         self.null_counts: Mapping[str, Int64] = known.null_counts
-        self.survey = known
-        self._cut = cut
-        self._origin = origin
-        self._footers = footers
-        self._rows = self._reader.want(cut.columns, beside=cut.filter_columns)
+        self._rows = self.want(cut.columns, beside=cut.filter_columns)
         self._keys: dict[int, str] = {}
 
     @property
@@ -222,10 +213,6 @@ class Catalogue:
         """
         return self._footers.get(self.files[file])
 
-    def unit(self, i: int) -> range:
-        """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
-        return self._reader.unit(i)
-
     def read(
         self,
         i: int,
@@ -254,7 +241,7 @@ class Catalogue:
             SourceChangedError: The file is no longer the one that was listed.
         """
         want = self._rows._replace(coded=frozenset(coded).difference(self._cut.filter_columns.names))
-        for j, table in self._reader.read(i, want, on_stage, on_fetched, share_out):
+        for j, table in self.read_stored(i, want, on_stage, on_fetched, share_out):
             start = time.perf_counter_ns()
             picked = self._picked(j, table)
             if picked is not None:
@@ -285,15 +272,6 @@ class Catalogue:
         """
         check_unchanged(self.files[int(self.survey.file[i])], self._origin.storage)
 
-    def check_doubts(self, *, num_threads: int) -> None:
-        """Read what perhaps does not fit the types that all files share; see `doubts`.
-
-        Raises:
-            FieldError: A value does not fit.
-            SourceError: A file cannot be read.
-        """
-        check_doubts(self._reader, self.survey, self._cut, self._footers, num_threads=num_threads)
-
     def count(self, *, num_threads: int) -> Int64:
         """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
 
@@ -305,18 +283,18 @@ class Catalogue:
             for i in np.flatnonzero(np.array([bool(file.deleted) for file in self.survey.files])[self.survey.file]):
                 counts[i] -= len(self.deleted(int(i)))
             return counts
-        want = self._reader.want(pa.schema([]), beside=self._cut.filter_columns)
+        want = self.want(pa.schema([]), beside=self._cut.filter_columns)
         same: dict[object, bool] = {}
 
         def work(i: int) -> None:
             if not want.names:  # decided by the path alone
-                file = self._reader.file_of(i)
+                file = self.file_of(i)
                 if file.partition not in same:
-                    same[file.partition] = pc.sum(self._mask(self._reader.row_of_path(i, want))).as_py() == 1
+                    same[file.partition] = pc.sum(self._mask(self.row_of_path(i, want))).as_py() == 1
                 for j in self.unit(i):
                     counts[j] = self.num_rows[j] - len(self.deleted(j)) if same[file.partition] else 0
                 return
-            for j, table in self._reader.read(i, want, ignore_stage):
+            for j, table in self.read_stored(i, want, ignore_stage):
                 counts[j] = pc.sum(self._picked(j, table)).as_py() or 0
 
         self._each_unit(work, num_threads)
@@ -356,13 +334,13 @@ class Catalogue:
         Raises:
             SourceError: They cannot be read.
         """
-        want = self._reader.want(columns, beside=self._cut.filter_columns)
+        want = self.want(columns, beside=self._cut.filter_columns)
         mutex = threading.Lock()
         num_done = num_rows = 0
 
         def work(i: int) -> None:
             nonlocal num_done, num_rows
-            for j, table in self._reader.read(i, want, ignore_stage):
+            for j, table in self.read_stored(i, want, ignore_stage):
                 picked, rows = self._picked(j, table), None
                 if picked is not None:
                     rows = np.flatnonzero(picked.to_numpy())
@@ -380,10 +358,6 @@ class Catalogue:
         """Whether every row of every file is delivered: no filter, and none is deleted."""
         return self._cut.expression is None and not any(file.deleted for file in self.listed)
 
-    def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
-        """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
-        return self._reader.group_rows(i)
-
     def place(self, i: int, row: int) -> str:
         """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
         groups, first, sizes = self.group_rows(i)
@@ -393,7 +367,7 @@ class Catalogue:
 
     def deleted(self, i: int) -> Int64:
         """Return the rows of fragment i that its table has no more, counted within it, ascending."""
-        file = self._reader.file_of(i)
+        file = self.file_of(i)
         if not file.deleted:
             return np.zeros(0, np.int64)
         rows = np.frombuffer(file.deleted, "<i8")

@@ -15,6 +15,7 @@ from typing import Any
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.description import Description
+from stoker.dataset.doubts import check_doubts
 from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
@@ -220,7 +221,7 @@ class _Opening:
         cut = self._dataset.cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, origin, footers)
-        catalogue.check_doubts(num_threads=num_threads)
+        check_doubts(catalogue, cut, footers, num_threads=num_threads)
         if self._runs is not None:  # counts what passes the filter, too
             found = find_runs(catalogue, self._runs, num_threads=num_threads, on_progress=on_count)
             known = cut_between_runs(catalogue, found, cut, footers, num_threads=num_threads)

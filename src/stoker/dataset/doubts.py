@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from stoker.dataset.filters import steps, surviving_row_groups
 from stoker.dataset.rows import RowReader
-from stoker.dataset.survey import Cut, Survey
+from stoker.dataset.survey import Cut
 from stoker.metrics.stages import ignore_stage
 from stoker.parquet.footers import Footers
 from stoker.parquet.schema import Layout, flat_fields
@@ -28,12 +28,11 @@ from stoker.parquet.unify import limits, surely_fits
 from stoker.storage.each import for_each
 
 
-def check_doubts(reader: RowReader, known: Survey, cut: Cut, footers: Footers, *, num_threads: int) -> None:
+def check_doubts(reader: RowReader, cut: Cut, footers: Footers, *, num_threads: int) -> None:
     """Read what perhaps does not fit the common types: nothing where all files agree, or statistics tell.
 
     Args:
         reader: Reads the fragments.
-        known: The fragments.
         cut: Which columns are read.
         footers: Of the files.
         num_threads: Threads that read.
@@ -42,6 +41,7 @@ def check_doubts(reader: RowReader, known: Survey, cut: Cut, footers: Footers, *
         FieldError: A value does not fit.
         SourceError: A file cannot be read.
     """
+    known = reader.survey
     by_layout: dict[int, tuple[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]]] = {}
     units: list[tuple[int, pa.Schema]] = []
     shared = dict(flat_fields(known.schema))
@@ -63,7 +63,7 @@ def check_doubts(reader: RowReader, known: Survey, cut: Cut, footers: Footers, *
 
     def work(u: int) -> None:
         i, schema = units[u]
-        for _ in reader.read(i, reader.want(schema, beside=pa.schema([])), ignore_stage):
+        for _ in reader.read_stored(i, reader.want(schema, beside=pa.schema([])), ignore_stage):
             pass
 
     for_each(len(units), work, num_threads=num_threads)

@@ -56,20 +56,12 @@ class FragmentRange(NamedTuple):
     num_rows: int
 
 
-def _none_cuts(_group: int) -> bool:
-    return False
-
-
-def _begins_unknown(_group: int) -> Int64:
-    return np.empty(0, np.int64)
-
-
 def plan_fragments(
     row_groups: Sequence[RowGroup],
     *,
     chunk_bytes: int,
-    is_cutting: Callable[[int], bool] = _none_cuts,
-    begins_in: Callable[[int], Int64] = _begins_unknown,
+    is_cutting: Callable[[int], bool] = lambda _: False,
+    begins_in: Callable[[int], Int64] = lambda _: np.empty(0, np.int64),
 ) -> list[FragmentRange]:
     """Cut one file into fragments of about `chunk_bytes`, in the order of its rows.
 

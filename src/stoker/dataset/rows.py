@@ -114,24 +114,26 @@ class RowReader:
         footers: Of the files.
 
     Attributes:
+        survey: What was found.
         fragments: In their fixed order: file, row group, row.
     """
 
     def __init__(self, known: Survey, cut: Cut, origin: Origin, footers: Footers) -> None:
+        self.survey = known
         self.fragments: Sequence[Fragment] = Fragments(known)
-        self._known = known
         self._cut = cut
+        self._origin = origin
         self._storage, self._is_local = origin.storage, origin.is_local
         self._footers = footers
         self._times = RequestTimes()
 
     def file_of(self, i: int) -> Listed:
         """Return the file of fragment i."""
-        return self._known.files[int(self._known.file[i])]
+        return self.survey.files[int(self.survey.file[i])]
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
-        known = self._known
+        known = self.survey
         if known.row_start[i] < 0:
             return range(i, i + 1)
 
@@ -148,12 +150,12 @@ class RowReader:
     def want(self, columns: pa.Schema, *, beside: pa.Schema) -> Want:
         """Return what must be read for `columns`, and for those `beside` them that are needed and not given."""
         every = {*columns.names, *(name for name, _ in flat_fields(beside))}
-        partitions = pa.schema([field for field in self._known.partitions if field.name in every])
+        partitions = pa.schema([field for field in self.survey.partitions if field.name in every])
         names = tuple(sorted(every - set(partitions.names)))
-        read = restrict(self._known.schema, names)
+        read = restrict(self.survey.schema, names)
         return Want(columns=columns, read=read, names=names, partitions=partitions, sizes=Sizes(read))
 
-    def read(
+    def read_stored(
         self,
         i: int,
         want: Want,
@@ -169,9 +171,9 @@ class RowReader:
         leaves = footer.layout.leaves(want.names)
         if not leaves:
             for j in self.unit(i):
-                table = _rows_without_columns(int(self._known.num_rows[j]))
+                table = _rows_without_columns(int(self.survey.num_rows[j]))
                 yield j, self._finished(table, file, want, where=str(self.fragments[j]))
-        elif self._known.row_start[i] >= 0:
+        elif self.survey.row_start[i] >= 0:
             yield from self._decoded(i, file, footer, leaves, want, on_stage, share_out=share_out)
         else:  # exhausted first, so that the file's bytes are let go
             yield [*self._decoded(i, file, footer, leaves, want, on_stage, on_fetched=on_fetched)].pop()
@@ -182,7 +184,7 @@ class RowReader:
 
     def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
         """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
-        known = self._known
+        known = self.survey
         if known.row_start[i] >= 0:
             return known.start[i : i + 1], known.row_start[i : i + 1], known.num_rows[i : i + 1]
         file = self.file_of(i)
@@ -208,7 +210,7 @@ class RowReader:
         What was read is from the version that was listed, or it is not handed over; and where it could not be decoded,
         another version is the reason to tell. Where each read proves it, nothing is looked up again.
         """
-        unit, info, is_part = self.unit(i), file.info, self._known.row_start[i] >= 0
+        unit, info, is_part = self.unit(i), file.info, self.survey.row_start[i] >= 0
         groups = self.group_rows(i)[0].tolist()
         where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
         spans = self._spans(footer, groups, leaves, info)
@@ -227,7 +229,7 @@ class RowReader:
                 footer=footer,
                 numbers=groups,
                 spans=spans,
-                part_rows=self._known.num_rows[unit.start : unit.stop].tolist(),
+                part_rows=self.survey.num_rows[unit.start : unit.stop].tolist(),
                 coded=footer.layout.stored_names(want.coded),
                 where=where,
                 url=info.url,

@@ -199,9 +199,10 @@ class NGram(SamplingUnit):
             max_gap = _checked_gap(max_gap)
             if timestamp is None:
                 raise ValueError("NGram: max_gap is a distance in time: name the timestamp column too")
-        values = (wanted, length, _names(keys, "NGram: keys", at_least=0), timestamp, max_gap, stride)
-        for name, value in zip(("fields", "length", "keys", "timestamp", "max_gap", "stride"), values, strict=True):
-            object.__setattr__(self, name, value)
+        keys = _names(keys, "NGram: keys", at_least=0)
+        self.__dict__.update(
+            fields=wanted, length=length, keys=keys, timestamp=timestamp, max_gap=max_gap, stride=stride
+        )
 
     def __repr__(self) -> str:
         parts = [f"length={self.length}"] if self.fields is None else [repr({k: [*v] for k, v in self.fields.items()})]
@@ -319,10 +320,16 @@ class Pack(SamplingUnit):
             if field not in ends:
                 raise ValueError(f"Pack: end must say the token that ends a document of {field!r}")
             ends = pads | ends
-        values = (field, integer(length, "Pack: length", at_most=_MOST), others, beside, split, pads, ends, cu_seqlens)
-        names = ("field", "length", "together", "per_segment", "split", "pad", "end", "cu_seqlens")
-        for name, value in zip(names, values, strict=True):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(
+            field=field,
+            length=integer(length, "Pack: length", at_most=_MOST),
+            together=others,
+            per_segment=beside,
+            split=split,
+            pad=pads,
+            end=ends,
+            cu_seqlens=cu_seqlens,
+        )
 
     def __repr__(self) -> str:
         return f"Pack({self.field!r}, length={self.length}, split={self.split})"
