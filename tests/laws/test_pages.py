@@ -91,8 +91,8 @@ def natively(content: bytes, metadata: pq.FileMetaData, group: int, *, numbers=N
     return NativeColumns(
         InMemory(content),
         layout,
-        about.groups[group],
-        about.chunks[group],
+        about,
+        group,
         {number: span_of(metadata, group, number) for number in wanted},
         **{"is_whole": True} | options,
     )

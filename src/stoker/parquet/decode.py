@@ -132,16 +132,16 @@ class RowGroups:
 
     def by_native(self, leaves: Collection[int]) -> list[NativeColumns]:
         """Return what decodes those of some leaves that the native decoder knows, for each row group."""
-        layout, numbers = self.footer.layout, self.footer.numbers
+        layout, numbers, is_whole = self.footer.layout, self.footer.numbers, len(self.part_rows) == 1
         return [
             NativeColumns(
                 self.ranges,
                 layout,
-                numbers.groups[group],
-                numbers.chunks[group],
+                numbers,
+                group,
                 {leaf: spans[leaf] for leaf in leaves},
                 coded=self.coded,
-                is_whole=len(self.part_rows) == 1,
+                is_whole=is_whole,
             )
             for group, spans in zip(self.numbers, self.spans, strict=True)
         ]

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._native import Column, ColumnReader, DecodedRows, can_decompress, decode_columns
+from stoker.parquet.footer_numbers import Numbers
 from stoker.parquet.schema import Layout
 from stoker.storage.fetch import ByteRange, Ranges
 
@@ -125,8 +126,8 @@ class NativeColumns:
     Args:
         ranges: The file.
         layout: How it lays out its columns.
-        group: What its footer says of the row group, of dtype `GROUP`.
-        chunks: And of its column chunks, of dtype `CHUNK`. Shape [L].
+        numbers: What its footer says of them.
+        group: The row group.
         spans: Leaf columns that are wanted -> where their column chunks lie.
         coded: Columns of strings that are wanted as Arrow's dictionary.
         is_whole: Whether all rows are taken at once.
@@ -137,8 +138,8 @@ class NativeColumns:
         self,
         ranges: Ranges,
         layout: Layout,
-        group: np.void,
-        chunks: npt.NDArray[np.void],
+        numbers: Numbers,
+        group: int,
         spans: Mapping[int, ByteRange],
         *,
         coded: Collection[str] = (),
@@ -147,20 +148,13 @@ class NativeColumns:
     ) -> None:
         self._ranges = ranges
         self._piece_bytes = piece_bytes
-        known = known_leaves(layout)
+        known, chunks = known_leaves(layout), numbers.chunks[group]
+        num_rows = int(numbers.groups["num_rows"][group])
+        columns = [(known[leaf], span, chunks[leaf]) for leaf, span in spans.items() if leaf in known]
         self._columns = [
-            _ColumnChunk(
-                known[leaf],
-                span,
-                is_coded=known[leaf].name in coded,
-                num_rows=int(group["num_rows"]),
-                num_values=int(chunks["num_values"][leaf]),
-                codec=int(chunks["codec"][leaf]),
-                most_bytes=int(chunks["uncompressed_bytes"][leaf]),
-                most_page_values=int(chunks["num_values"][leaf]) if is_whole else _MOST_VALUES,
-            )
-            for leaf, span in spans.items()
-            if leaf in known and can_decompress(int(chunks["codec"][leaf]))
+            _ColumnChunk(leaf, span, chunk, num_rows, is_coded=leaf.name in coded, is_whole=is_whole)
+            for leaf, span, chunk in columns
+            if can_decompress(int(chunk["codec"]))
         ]
 
     def take(self, num_rows: int) -> dict[Leaf, pa.Array]:
@@ -225,40 +219,30 @@ class _ColumnChunk:
     Args:
         leaf: What the column is.
         span: Where it lies.
-        is_coded: Whether strings come as Arrow's dictionary.
+        chunk: What the footer says of it: entries of all pages (values, nulls and empty lists), their codec, and bytes:
+            more than any page has before it is compressed; of strings, more than all of them have.
         num_rows: Rows of the row group.
-        num_values: Entries of all pages: values, nulls and empty lists.
-        codec: What pages are compressed with, as a number of the format.
-        most_bytes: More than any page has before it is compressed; of strings, more than all of them have.
-        most_page_values: A page of more is pyarrow's.
+        is_coded: Whether strings come as Arrow's dictionary.
+        is_whole: Whether all rows are taken at once.
     """
 
     def __init__(
-        self,
-        leaf: Leaf,
-        span: ByteRange,
-        *,
-        is_coded: bool,
-        num_rows: int,
-        num_values: int,
-        codec: int,
-        most_bytes: int,
-        most_page_values: int,
+        self, leaf: Leaf, span: ByteRange, chunk: np.void, num_rows: int, *, is_coded: bool, is_whole: bool
     ) -> None:
         self.leaf = leaf
         self.span = span
-        self.most_bytes = most_bytes
+        self.most_bytes = int(chunk["uncompressed_bytes"])
         self.is_given_up = False
+        self._num_values = int(chunk["num_values"])
         self.reader = ColumnReader(
             leaf.column,
-            codec=codec,
+            codec=int(chunk["codec"]),
             num_rows=num_rows,
-            num_values=num_values,
-            most_bytes=most_bytes,
-            most_page_values=most_page_values,
+            num_values=self._num_values,
+            most_bytes=self.most_bytes,
+            most_page_values=self._num_values if is_whole else _MOST_VALUES,
         )
         self._is_coded = is_coded
-        self._num_values = num_values
         self._num_left = num_rows
         self._at = span.start
         self._rest = _NOTHING  # read, behind the last page that is there as a whole
@@ -297,15 +281,14 @@ class _ColumnChunk:
                 return
             self._rest, content = (content[end:] if end < len(content) else _NOTHING), None
         is_over = self._at == stop
-        if reader.num_entries > self._num_values or (is_over and not len(self._rest) and self._is_unlike()):
+        if reader.num_entries > self._num_values or (
+            is_over and not len(self._rest) and reader.num_entries != self._num_values
+        ):
             raise ValueError(
                 f"column {self.leaf.name}: its pages have {reader.num_entries:,} values, "
                 f"its footer promises {self._num_values:,}"
             )
         self.is_given_up = not reader.has_pages or (is_over and len(self._rest) > 0)
-
-    def _is_unlike(self) -> bool:
-        return self.reader.num_entries != self._num_values
 
     def plan(self, num_rows: int) -> int:
         """Return how much memory the next rows take, and let go of those before."""
