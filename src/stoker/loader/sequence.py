@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.arguments import explain_arguments, integer, names
 from stoker.fields.offsets import Int64
-from stoker.fields.spec import Entry, Spec
+from stoker.fields.spec import Spec
 from stoker.loader.shard import place_in_mesh
 
 Layout = Literal["contiguous", "zigzag"]
@@ -159,33 +159,22 @@ class SequenceShard:
         Raises:
             ValueError: A field is not there, is ragged, has no axis to cut, or a length that cannot be cut so.
         """
+        known = {entry.name: entry for entry in spec}
         for name in self.fields:
-            _check(name, spec, self)
-        return Spec(
-            tuple(
-                replace(entry, shape=(len(self.positions(entry.shape[0])), *entry.shape[1:]))
-                if entry.name in self.fields
-                else entry
-                for entry in spec
-            )
-        )
-
-
-def _check(name: str, spec: Spec, shard: SequenceShard) -> None:
-    known: dict[str, Entry] = {entry.name: entry for entry in spec}
-    if name not in known:
-        raise ValueError(f"SequenceShard: there is no field {name!r} to cut; there are {', '.join(known)}")
-    entry = known[name]
-    if entry.is_ragged:
-        raise ValueError(
-            f"SequenceShard: {entry} has sequences of any length, which cannot be cut into equal parts; give them one "
-            f"length, by packing or with Field(shape=(length,))"
-        )
-    if not entry.shape:
-        raise ValueError(f"SequenceShard: {entry} is one value a sample, not a sequence")
-    if entry.shape[0] % shard.num_pieces:
-        raise ValueError(
-            f"SequenceShard: {entry} cannot be cut into {shard.num_pieces} equal pieces for {shard.world_size} ranks "
-            f"({shard.layout}): the length must be a multiple of {shard.num_pieces}, such as "
-            f"{-(-entry.shape[0] // shard.num_pieces) * shard.num_pieces}"
-        )
+            if (entry := known.get(name)) is None:
+                raise ValueError(f"SequenceShard: there is no field {name!r} to cut; there are {', '.join(known)}")
+            if entry.is_ragged:
+                raise ValueError(
+                    f"SequenceShard: {entry} has sequences of any length, which cannot be cut into equal parts; give "
+                    "them one length, by packing or with Field(shape=(length,))"
+                )
+            if not entry.shape:
+                raise ValueError(f"SequenceShard: {entry} is one value a sample, not a sequence")
+            length, num = entry.shape[0], self.num_pieces
+            if length % num:
+                raise ValueError(
+                    f"SequenceShard: {entry} cannot be cut into {num} equal pieces for {self.world_size} ranks "
+                    f"({self.layout}): the length must be a multiple of {num}, such as {-(-length // num) * num}"
+                )
+            known[name] = replace(entry, shape=(length // self.world_size, *entry.shape[1:]))
+        return Spec(tuple(known.values()))

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -64,8 +64,7 @@ class Shard(order.RankShare):
         Raises:
             ValueError: The variables contradict each other, or SLURM gave several tasks and only one was started.
         """
-        found = _launched_claim()
-        return cls() if found is None else cls(found.rank, found.world_size)
+        return cls(*next((claim.place for claim in _launched()), (0, 1)))
 
     @classmethod
     def from_mesh(cls, device_mesh: Any, *, data_dims: Sequence[str | int]) -> Self:
@@ -157,11 +156,14 @@ class Ranks:
         neither               the libraries of this process decide, then the launcher's variables, then it is alone
 
     Args:
-        rank: As given to a loader.
-        world_size: As given to a loader.
-        shard: As given to a loader.
+        rank: As given to a loader, as the next two.
+        world_size: See `rank`.
+        shard: See `rank`.
         serves_workers: Whether workers of a torch `DataLoader` may use it: copies of it, which take the share of the
             process that owns the DataLoader. Any other loader would deliver everything in each of them.
+
+    Attributes:
+        given: What the arguments say; None where they say nothing.
 
     Raises:
         TypeError: One is of the wrong type.
@@ -202,12 +204,11 @@ class Ranks:
             RuntimeError: What was decided turns out wrong.
         """
         if self._settled is None:
-            shard, why = self._decided()
+            self._settled = shard, why = self._decided()
             if self.given is None:
                 _log.info("rank %d of %d: %s", shard.rank, shard.world_size, why)
-            self._settled = shard, why
         else:
-            self._prove(*self._settled)
+            self._check_settled(*self._settled)
         self._seen = _brought_together()
         return self._settled[0]
 
@@ -222,16 +223,14 @@ class Ranks:
 
     def guess(self) -> Shard:
         """Return what `settle` would decide now, without deciding; one rank of one where it would raise."""
-        if self._settled is not None:
-            return self._settled[0]
         try:
-            return self._decided()[0]
+            return (self._settled or self._decided())[0]
         except ValueError:
             return self.given or Shard()
 
     def __getstate__(self) -> dict[str, object]:
         """Return what a worker needs that knows nothing of ranks itself; any other process decides anew."""
-        decided = self._settled
+        decided: object = self._settled
         if decided is None:
             try:
                 decided = self._decided()
@@ -246,7 +245,7 @@ class Ranks:
                 raise self._of_owner
             return self._of_owner
         if self.given is not None:
-            self._check(self.given)
+            self._check_given(self.given)
             return self.given, f"{self._argument} says so"
         if worker is not None and not self._serves_workers:
             raise ValueError(
@@ -258,12 +257,13 @@ class Ranks:
             claims += _launched()
         if not claims:
             return Shard(), "nothing told of others"
+        first = claims[0]
         for claim in claims[1:]:
-            if not claim.agrees(claims[0].rank, claims[0].world_size):
-                raise ValueError(f"{claims[0]}, but {claim}: {_SAY_WHICH}")
-        return Shard(claims[0].rank, claims[0].world_size), str(claims[0])
+            if claim.place != first.place:
+                raise ValueError(f"{first}, but {claim}: {_SAY_WHICH}")
+        return Shard(*first.place), str(first)
 
-    def _check(self, given: Shard) -> None:
+    def _check_given(self, given: Shard) -> None:
         """Raise where what was given cannot be right, whatever was meant."""
         is_share = self._argument == "shard="
         if not given.checked or (is_share and given.world_size == 1):
@@ -274,7 +274,7 @@ class Ranks:
         if not claims:
             with contextlib.suppress(ValueError):  # then the environment says nothing that holds
                 claims = _launched()
-        if claims and not any(_fits(given, claim, is_share=is_share) for claim in claims):
+        if claims and not any(claim.allows(given, is_share=is_share) for claim in claims):
             on_purpose = "" if given.world_size == 1 else ", checked=False"
             raise ValueError(
                 f"{self._argument} {'says' if is_share else 'say'} rank {given.rank} of {given.world_size}, but "
@@ -282,40 +282,24 @@ class Ranks:
                 f"shard=stoker.Shard({given.rank}, {given.world_size}{on_purpose})"
             )
 
-    def _prove(self, shard: Shard, why: str) -> None:
+    def _check_settled(self, shard: Shard, why: str) -> None:
         """Raise where what was decided cannot be right any more. Who falls silent, as at the end, says nothing."""
         if _data_loader_worker():  # what its owner knew, or knew as it forked
             return
         if self.given is not None:
-            self._check(self.given)
+            self._check_given(self.given)
             return
-        claims = _live_claims()
-        if not claims and shard.world_size == 1:
-            claims = _launched()
+        claims = _live_claims() or (_launched() if shard.world_size == 1 else [])
         for claim in claims:
-            if not claim.agrees(shard.rank, shard.world_size):
+            if claim.place != (shard.rank, shard.world_size):
                 raise RuntimeError(
                     f"this loader took the share of rank {shard.rank} of {shard.world_size} when it was first used "
                     f"({why}), but now {claim}: use it, and ask for its length, only once the ranks are known"
                 )
 
 
-def _launched() -> list[Claim]:
-    claim = _launched_claim()
-    return [] if claim is None else [claim]
-
-
-def _fits(given: Shard, claim: Claim, *, is_share: bool) -> bool:
-    if given.world_size == claim.world_size:
-        return given.rank == claim.rank
-    if given.world_size > claim.world_size:  # a launcher may count nodes, each of which starts several ranks
-        num_each, rest = divmod(given.world_size, claim.world_size)
-        return not claim.is_live and not rest and given.rank // num_each == claim.rank
-    return is_share and claim.world_size % given.world_size == 0  # several get the same batches
-
-
 class Claim(NamedTuple):
-    """What one of them says.
+    """What somebody says of this process.
 
     Attributes:
         source: Who says so, for people.
@@ -328,11 +312,21 @@ class Claim(NamedTuple):
     source: str
     rank: int
     world_size: int
-    is_live: bool
+    is_live: bool = True
 
-    def agrees(self, rank: int, world_size: int) -> bool:
-        """Return whether it is the same place."""
-        return (self.rank, self.world_size) == (rank, world_size)
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank and world size."""
+        return self.rank, self.world_size
+
+    def allows(self, given: Shard, *, is_share: bool) -> bool:
+        """Return whether an argument may be right; a share may be that of several ranks."""
+        if given.world_size == self.world_size:
+            return given.rank == self.rank
+        if given.world_size > self.world_size:  # a launcher may count nodes, each of which starts several ranks
+            num_each, rest = divmod(given.world_size, self.world_size)
+            return not self.is_live and not rest and given.rank // num_each == self.rank
+        return is_share and self.world_size % given.world_size == 0  # several get the same batches
 
     def __str__(self) -> str:
         return f"{self.source} says rank {self.rank} of {self.world_size}"
@@ -350,57 +344,54 @@ _PAIRS = (
     ("JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",)),
     (_SLURM, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
+_STEPS = {"SLURM_STEP_ID", "SLURM_STEPID"}
+_SAY_WHICH = "say which share this process takes, such as shard=stoker.Shard(0, 1) for all of the samples"
 
 
-def _live_claims() -> list[Claim]:
-    """Return what libraries say that have brought ranks together in this process."""
-    found = [ask() for ask in (_of_torch, _of_jax, _of_accelerate, _of_ray, _of_mpi)]
-    return [claim for claim in found if claim is not None]
+def _launched() -> list[Claim]:
+    """Return what a launcher wrote into the environment: one claim, or none.
 
-
-def _launched_claim(environ: Mapping[str, str] = os.environ) -> Claim | None:
-    """Return what a launcher wrote into the environment; None where none did.
-
-    Known are torchrun, Open MPI, MVAPICH, everything with PMI (MPICH, Intel MPI), Horovod, Flux, IBM's jsrun and
-    SLURM's srun, in this order. A world of one says nothing, unless torchrun is there itself: images and notebooks
-    leave such variables lying about.
+    A world of one says nothing, unless torchrun is there itself: images and notebooks leave such variables lying about.
 
     Raises:
         ValueError: A rank without its world size, a value that is no integer or out of range, or a SLURM batch
             script that starts Python without srun: all tasks but one would not exist, and their samples be missing.
     """
-    alone = None
+    alone: list[Claim] = []
     for rank_name, size_names in _PAIRS:
-        if rank_name not in environ or (rank_name != _TORCHRUN and _is_ray_worker()):
+        if rank_name not in os.environ or (rank_name != _TORCHRUN and _is_ray_worker()):
             continue  # Ray's workers inherit what started Ray
-        size_name = next((name for name in size_names if name in environ), None)
-        rank = _integer(environ, rank_name)
+        size_name = next((name for name in size_names if name in os.environ), None)
+        rank = _integer_in(rank_name)
         if size_name is None:
             if rank == 0:  # a notebook's, or a batch script that asked for no tasks: one process
                 continue
             raise ValueError(
                 f"the environment has {rank_name}={rank} but not {size_names[0]}; set both, or give shard="
             )
-        world_size = _integer(environ, size_name)
+        world_size = _integer_in(size_name)
         if not 0 <= rank < world_size:
             raise ValueError(f"{rank_name}={rank} and {size_name}={world_size} contradict each other")
         claim = Claim(f"the environment ({rank_name}, {size_name})", rank, world_size, is_live=False)
         if world_size > 1:
-            if rank_name == _SLURM and "SLURM_JOB_ID" in environ and not _STEPS & environ.keys():
+            if rank_name == _SLURM and "SLURM_JOB_ID" in os.environ and not _STEPS & os.environ.keys():
                 raise ValueError(
                     f"SLURM gave this job {world_size} tasks, but this process was not started by srun and is the "
                     "only one; start it with srun, or give shard=stoker.Shard(0, 1)"
                 )
-            if alone is not None:
-                raise ValueError(f"{alone}, but {claim}: {_SAY_WHICH}")
-            return claim
-        if rank_name == _TORCHRUN and "TORCHELASTIC_RUN_ID" in environ:
-            alone = claim
+            if alone:
+                raise ValueError(f"{alone[0]}, but {claim}: {_SAY_WHICH}")
+            return [claim]
+        if rank_name == _TORCHRUN and "TORCHELASTIC_RUN_ID" in os.environ:
+            alone = [claim]
     return alone
 
 
-_SAY_WHICH = "say which share this process takes, such as shard=stoker.Shard(0, 1) for all of the samples"
-_STEPS = {"SLURM_STEP_ID", "SLURM_STEPID"}
+def _integer_in(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except ValueError:
+        raise ValueError(f"{name} in the environment must be an integer, not {os.environ[name]!r}") from None
 
 
 def _brought_together() -> tuple[bool, bool, bool]:
@@ -417,42 +408,29 @@ def _brought_together() -> tuple[bool, bool, bool]:
     return by_torch, by_jax, by_accelerate
 
 
-def _data_loader_worker() -> tuple[int, int] | None:
-    """Return which worker of how many of a torch `DataLoader` this process is; None where it is none."""
-    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)()
-    return None if worker is None else (worker.id, worker.num_workers)
-
-
-def _of_torch() -> Claim | None:
-    if not _brought_together()[0]:
-        return None
-    dist = sys.modules["torch.distributed"]
-    return Claim("torch.distributed", dist.get_rank(), dist.get_world_size(), is_live=True)
-
-
-def _of_jax() -> Claim | None:
-    if not _brought_together()[1]:
-        return None
-    state = sys.modules["jax._src.distributed"].global_state
-    return _claim("jax.distributed", getattr(state, "process_id", None), getattr(state, "num_processes", None))
-
-
-def _of_accelerate() -> Claim | None:
-    if not _brought_together()[2]:
-        return None
-    state = sys.modules["accelerate.state"].PartialState()  # shares what the process has
-    return _claim("Accelerate", state.process_index, state.num_processes)
-
-
-def _of_ray() -> Claim | None:
+def _live_claims() -> list[Claim]:
+    """Return what libraries say that have brought ranks together in this process."""
+    by_torch, by_jax, by_accelerate = _brought_together()
+    found: list[tuple[str, Any, Any]] = []
+    if by_torch:
+        dist = sys.modules["torch.distributed"]
+        found.append(("torch.distributed", dist.get_rank(), dist.get_world_size()))
+    if by_jax:
+        state = sys.modules["jax._src.distributed"].global_state
+        found.append(("jax.distributed", getattr(state, "process_id", None), getattr(state, "num_processes", None)))
+    if by_accelerate:
+        state = sys.modules["accelerate.state"].PartialState()  # shares what the process has
+        found.append(("Accelerate", state.process_index, state.num_processes))
     get_context = getattr(sys.modules.get("ray.train"), "get_context", None)
-    if get_context is None or not _is_ray_worker():
-        return None
-    try:
-        context = get_context()
-        return _claim("Ray Train", context.get_world_rank(), context.get_world_size())
-    except Exception:  # of whatever kind: this task is none of Ray Train's
-        return None
+    if get_context is not None and _is_ray_worker():
+        with contextlib.suppress(Exception):  # of whatever kind: this task is none of Ray Train's
+            context = get_context()
+            found.append(("Ray Train", context.get_world_rank(), context.get_world_size()))
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() != 1:
+        # One of one it is wherever somebody imports mpi4py.
+        found.append(("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()))
+    return [Claim(*one) for one in found if isinstance(one[1], int) and isinstance(one[2], int)]
 
 
 def _is_ray_worker() -> bool:
@@ -460,22 +438,7 @@ def _is_ray_worker() -> bool:
     return worker is not None and getattr(worker, "mode", None) == 1  # WORKER_MODE; a driver's is another
 
 
-def _of_mpi() -> Claim | None:
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
-        return None
-    claim = _claim("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
-    return None if claim is None or claim.world_size == 1 else claim  # so it is wherever somebody imports mpi4py
-
-
-def _claim(source: str, rank: object, world_size: object) -> Claim | None:
-    if not isinstance(rank, int) or not isinstance(world_size, int):
-        return None
-    return Claim(source, rank, world_size, is_live=True)
-
-
-def _integer(environ: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environ[name])
-    except ValueError:
-        raise ValueError(f"{name} in the environment must be an integer, not {environ[name]!r}") from None
+def _data_loader_worker() -> tuple[int, int] | None:
+    """Return which worker of how many of a torch `DataLoader` this process is; None where it is none."""
+    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)()
+    return None if worker is None else (worker.id, worker.num_workers)

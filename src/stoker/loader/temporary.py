@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from stoker.host.forks import Home
@@ -15,6 +16,8 @@ from stoker.host.forks import Home
 _OWNER = "owner"
 # Of the memory that is free.
 _SHARE = 0.5
+# How often a folder is removed that is not empty after all, and how long whoever still writes to it has between.
+_TRIES, _REST_S = 100, 0.002
 
 
 class OwnedFolder:
@@ -59,7 +62,11 @@ class OwnedFolder:
         gone = self.path.with_name(f"{self.path.name}-gone")
         with contextlib.suppress(OSError):
             self.path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        for _ in range(_TRIES):
+            shutil.rmtree(gone, ignore_errors=True)
+            if not gone.exists():
+                break
+            time.sleep(_REST_S)  # a file came that was being opened when the folder was renamed; no others can
         if self._owner >= 0:
             os.close(self._owner)
             self._owner = -1
