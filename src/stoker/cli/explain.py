@@ -126,7 +126,7 @@ def _place(row: SourceRow, known: Known) -> tuple[str, str]:
 
 
 def _print_screen(found: Explanation, known: Known, steps: Steps, console: Console, *, counted: str) -> None:
-    urls = {found.urls[int(file)] for file in set(found.places.file)}
+    urls = {found.urls[int(file)] for file in set(found.file)}
     title = (
         f"epoch {found.epoch}, step {found.step:,} of {steps.num_steps:,}, rank {found.shard.rank} of "
         f"{found.shard.world_size}: {count_text(len(found), 'sample')} of {count_text(len(urls), 'file')}"

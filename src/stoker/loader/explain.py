@@ -7,7 +7,7 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -50,20 +50,6 @@ class SourceRow(NamedTuple):
     dataset: str | None = None
 
 
-class SourceRows(NamedTuple):
-    """Where samples lie. Shape [B] each.
-
-    Attributes:
-        file: Number of the file in `Catalogue.files`.
-        row_group: The row group, -1 where it is not known without reading.
-        row: The row in that row group, -1 where it is not known.
-    """
-
-    file: Int64
-    row_group: Int64
-    row: Int64
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Explanation(Sequence[SourceRow]):
     """The samples of a step on a rank, in the order in which they are delivered; a sequence of `SourceRow`.
@@ -77,7 +63,9 @@ class Explanation(Sequence[SourceRow]):
         step: Which step of it.
         shard: Rank and world size.
         urls: All files of the data set.
-        places: Where each sample lies. Shape [B] each.
+        file: Number of each sample's file among these. Shape [B].
+        row_group: Its row group, -1 where that is not known without reading. Shape [B].
+        row: Its row in that row group, -1 where it is not known. Shape [B].
         chunk: Chunk of each sample in the fixed order. Shape [B].
         chunk_row: Row of each in its chunk. Shape [B].
         is_padding: Whether it only fills the batch. Shape [B].
@@ -93,7 +81,9 @@ class Explanation(Sequence[SourceRow]):
     step: int
     shard: RankShare
     urls: Sequence[str]
-    places: SourceRows
+    file: Int64
+    row_group: Int64
+    row: Int64
     chunk: Int64
     chunk_row: Int64
     is_padding: npt.NDArray[np.bool_]
@@ -112,9 +102,9 @@ class Explanation(Sequence[SourceRow]):
     def __getitem__(self, i: int | slice) -> SourceRow | list[SourceRow]:
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
-        row_group, row = int(self.places.row_group[i]), int(self.places.row[i])
+        row_group, row = int(self.row_group[i]), int(self.row[i])
         return SourceRow(
-            url=self.urls[int(self.places.file[i])],
+            url=self.urls[int(self.file[i])],
             row_group=None if row_group < 0 else row_group,
             row=None if row < 0 else row,
             chunk=int(self.chunk[i]),
@@ -129,7 +119,7 @@ class Explanation(Sequence[SourceRow]):
     def __str__(self) -> str:
         """Return it for people: a line for each run of rows that lie side by side, the first of many."""
         padding = int(self.is_padding.sum())
-        files = count_text(np.unique(self.places.file).size, "file")
+        files = count_text(np.unique(self.file).size, "file")
         lines = [
             f"epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of {self.shard.world_size}: "
             f"{count_text(len(self), 'sample')} of {files}" + (f", {padding:,} of them padding" if padding else "")
@@ -152,7 +142,7 @@ class Explanation(Sequence[SourceRow]):
         """Return where rows lie side by side: [begin, end) of the samples."""
         if not len(self):
             return []
-        same = [self.places.file, self.places.row_group, self.chunk, self.is_padding]
+        same = [self.file, self.row_group, self.chunk, self.is_padding]
         next_to = np.diff(self.chunk_row) == 1
         for one in same:
             next_to &= one[1:] == one[:-1]
@@ -162,7 +152,7 @@ class Explanation(Sequence[SourceRow]):
     def __repr__(self) -> str:
         return (
             f"<Explanation of epoch {self.epoch}, step {self.step}, rank {self.shard.rank} of "
-            f"{self.shard.world_size}: {len(self):,} samples of {np.unique(self.places.file).size:,} files>"
+            f"{self.shard.world_size}: {len(self):,} samples of {np.unique(self.file).size:,} files>"
         )
 
 
@@ -190,15 +180,7 @@ class Use(NamedTuple):
     dataset: str | None = None
 
 
-def explain(
-    orders: Orders,
-    steps: Steps,
-    step: int,
-    *,
-    epoch: int,
-    shard: RankShare,
-    is_substituted: Callable[[int, int], bool] = lambda _which, _chunk: False,
-) -> Explanation:
+def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
     Args:
@@ -207,7 +189,6 @@ def explain(
         step: Which step.
         epoch: Which epoch.
         shard: Rank and world size.
-        is_substituted: Tells of a data set's chunk whether other rows stand in for its own.
 
     Raises:
         ValueError: There is no such step or epoch.
@@ -216,27 +197,38 @@ def explain(
     samples = samples_of(orders.lanes_of_epoch(epoch), steps, step, shard)
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
-    catalogues = [one.catalogue for one in orders.opened.datasets]
-    first_files = np.cumsum([0, *(len(catalogue.files) for catalogue in catalogues)])
-    places = SourceRows(*(np.full(whose.size, -1, dtype=np.int64) for _ in range(3)))
-    for which in np.unique(whose).tolist():
-        _locate_rows(catalogues[which], np.flatnonzero(whose == which), chunk, row, places)
-        places.file[whose == which] += first_files[which]
-    pairs = list(zip(whose.tolist(), chunk.tolist(), strict=True))
-    known = {pair: is_substituted(*pair) for pair in set(pairs)}
+    datasets = orders.opened.datasets
+    files = [one.catalogue.files for one in datasets]
+    file, row_group, place = (np.full(whose.size, -1, dtype=np.int64) for _ in range(3))
+    is_substituted = np.zeros(whose.size, dtype=np.bool_)
+    for which, number in sorted(set(zip(whose.tolist(), chunk.tolist(), strict=True))):
+        members = np.flatnonzero((whose == which) & (chunk == number))
+        catalogue = datasets[which].catalogue
+        own = int(catalogue.file_of_chunk[number])
+        file[members] = own + sum(map(len, files[:which]))
+        is_substituted[members] = datasets[which].is_substituted(number)
+        kept = catalogue.kept(number)
+        if (borders := _borders(catalogue, number, own, kept)) is not None:
+            first_group, first_row, starts = borders
+            rows = row[members] if kept is None else kept[row[members]]
+            inside = np.searchsorted(starts, rows, side="right") - 1
+            row_group[members] = first_group + inside
+            place[members] = first_row + rows - starts[inside]
     return Explanation(
         epoch=epoch,
         step=step,
         shard=shard,
-        urls=[info.url for catalogue in catalogues for info in catalogue.files],
-        places=places,
+        urls=[info.url for of_one in files for info in of_one],
+        file=file,
+        row_group=row_group,
+        row=place,
         chunk=chunk,
         chunk_row=row,
         is_padding=samples.is_padding[unit],
         unit=unit,
+        is_substituted=is_substituted,
         names=orders.names,
         whose=whose if orders.names else None,
-        is_substituted=np.array([known[pair] for pair in pairs], np.bool_),
     )
 
 
@@ -315,14 +307,14 @@ def _positions(orders: Orders, which: int, chunk: int, row: int, *, epoch: int) 
 
 def _sample(orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
     """Return data set, chunk and row of the chunk of a row of a file."""
-    if not orders.names:
-        return 0, *_chunk_of_row(orders.opened.datasets[0].catalogue, *row)
     found, errors = [], []
-    for which, (name, one) in enumerate(zip(orders.names, orders.opened.datasets, strict=True)):
+    for which, one in enumerate(orders.opened.datasets):
         try:
             found.append((which, *_chunk_of_row(one.catalogue, *row)))
         except ValueError as error:
-            errors.append(f"{name}: {error}")
+            if not orders.names:
+                raise
+            errors.append(f"{orders.names[which]}: {error}")
     if len(found) == 1:
         return found[0]
     if found:
@@ -331,34 +323,6 @@ def _sample(orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
             f"{row[0]!r} is a file of {len(found)} data sets of the mixture ({names}); give more of its path"
         )
     raise ValueError("no data set of the mixture has this row:\n  " + "\n  ".join(errors))
-
-
-def _locate_rows(catalogue: Catalogue, samples: Int64, chunk: Int64, row: Int64, places: SourceRows) -> None:
-    """Write file, row group and row of some of the samples, those of one data set.
-
-    Args:
-        catalogue: Of that data set.
-        samples: Which samples.
-        chunk: Chunk of each sample of all. Shape [B].
-        row: Row of each in its chunk. Shape [B].
-        places: Gets what was found. Shape [B] each.
-
-    Raises:
-        SourceError: A footer cannot be read.
-    """
-    by_chunk = samples[np.argsort(chunk[samples], kind="stable")]
-    numbers, begins = np.unique(chunk[by_chunk], return_index=True)
-    for number, members in zip(numbers.tolist(), np.split(by_chunk, begins[1:]), strict=False):
-        file = int(catalogue.file_of_chunk[number])
-        places.file[members] = file
-        kept = catalogue.kept(number)
-        borders = _borders(catalogue, number, file, kept)
-        if borders is not None:
-            first_group, first_row, starts = borders
-            rows = row[members] if kept is None else kept[row[members]]
-            inside = np.searchsorted(starts, rows, side="right") - 1
-            places.row_group[members] = first_group + inside
-            places.row[members] = first_row + rows - starts[inside]
 
 
 def _borders(catalogue: Catalogue, number: int, file: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:

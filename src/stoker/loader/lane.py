@@ -125,16 +125,9 @@ class Subjects:
         """Return what work for a step is for; steps count from the run's beginning."""
         return (self._epoch, self._first_step + step, -1, -1) if self.is_shown else None
 
-    def of_window(self, window: int, first_use: Callable[[], int]) -> Subject | None:
-        """Return what work for a window is for: the step that uses it first.
-
-        Args:
-            window: Its number.
-            first_use: Tells the first position of the lane that lies in it.
-        """
-        if not self.is_shown:
-            return None
-        step = max(first_use() - self._steps.lane_start, 0) // self._steps.part_size
+    def of_window(self, window: int, first_use: int) -> Subject:
+        """Return what work for a window is for: the step that comes to its first position in the lane."""
+        step = max(first_use - self._steps.lane_start, 0) // self._steps.part_size
         return self._epoch, self._first_step + step, window, -1
 
     def note(self, subject: Subject | None, chunks: Iterable[int]) -> None:
@@ -426,13 +419,11 @@ class Lane:
         return not self._is_closed and self._slots.get(key) is slot
 
     def _subject(self, key: _Key) -> Subject | None:
+        if not self._subjects.is_shown:
+            return None
         which, epoch, number = key
-
-        def first_use() -> int:
-            start = int(self._order_of(which, epoch)[0].window_starts[number])
-            return self._order.first_use(which, epoch, start)
-
-        return self._subjects.of_window(number, first_use)
+        start = self._order_of(which, epoch)[1][number]
+        return self._subjects.of_window(number, self._order.first_use(which, epoch, start))
 
 
 def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int = 0) -> int:

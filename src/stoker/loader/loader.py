@@ -352,10 +352,7 @@ class Loader:
         epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = self._beginning_of(epoch)
         orders, shard = self._orders.going_on(begins), self._settle().shard
-        opened = self._opened
-        return explain(
-            orders, self._steps(begins), step, epoch=epoch, shard=shard, is_substituted=opened.is_substituted
-        )
+        return explain(orders, self._steps(begins), step, epoch=epoch, shard=shard)
 
     def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.

@@ -100,6 +100,10 @@ class OpenDataset(CountedSet):
         """Build a chunk, and what is read in one go with it; False where another process is at it."""
         return self.builder.build(chunk)
 
+    def is_substituted(self, chunk: int) -> bool:
+        """Return whether other rows stand in for those of a chunk, as far as that is known here or in the cache."""
+        return self.builder.is_substituted(chunk)
+
     @property
     def permits(self) -> tuple[Permits, ...]:
         """Permits to compute."""
@@ -305,10 +309,6 @@ class OpenDatasets(CountedSets):
         """Count one use of each chunk of a data set: whether it was there when its window was opened. Shape [K]."""
         one = self.datasets[which]
         one.builder.store.count_uses(len(chunks), map(one.builder.key, chunks.tolist()))
-
-    def is_substituted(self, which: int, chunk: int) -> bool:
-        """Return whether other rows stand in for those of a data set's chunk, as far as that is known."""
-        return self.datasets[which].builder.is_substituted(chunk)
 
     def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""

@@ -64,6 +64,10 @@ class CountedSet:
         """Rows of each chunk. Shape [K]."""
         return self.catalogue.num_samples
 
+    def is_substituted(self, chunk: int) -> bool:  # noqa: ARG002  of a loader's data sets some may be
+        """Return whether other rows stand in for those of a chunk, as far as that is known."""
+        return False
+
     def num_units(self, unit: SamplingUnit | None) -> Int64:
         """Return what is counted of each chunk; of draws, its rows: how many there are, other files decide too."""
         if unit is None or self.index is None or isinstance(unit, Weighted):
