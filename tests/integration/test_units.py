@@ -97,7 +97,7 @@ def test_only_the_columns_that_decide_are_read_to_count():
     storage.reset_counts()
     opened = dataset.open(None, num_threads=1)
     base = storage.bytes_read
-    opened = dataset.open(None, num_threads=1, runs=stoker.dataset.units.kinds.Grouped.parse("query").rule)
+    opened = dataset.open(None, num_threads=1, runs=stoker.dataset.units.kinds.Grouped(keys=("query",)).rule)
     assert storage.bytes_read - 2 * base < size / 4
     assert len(opened) > 5
 

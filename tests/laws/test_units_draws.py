@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles.draws import BLOCK_ROWS, rows_of_chunk
 
+from stoker.dataset.kept import Index
 from stoker.dataset.units.count import cumulate
-from stoker.dataset.units.index import Index
 from stoker.sampling.units import Draws
 
 weights = st.lists(

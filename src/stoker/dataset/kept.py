@@ -7,18 +7,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from stoker.fields.offsets import Int64
 from stoker.storage.files import open_small, write_aside
 
 _log = logging.getLogger("stoker")
+# Raise it when the same rows and the same question give other arrays, or these are kept in another form.
+FORMAT_VERSION = 2
+
+_INDEX_MAGIC = b"STKUNT02"
 _MAGIC_BYTES, _DIGEST_BYTES = 8, 16
 _START = _MAGIC_BYTES + _DIGEST_BYTES
 
@@ -79,3 +87,42 @@ def kept(path: Path, magic: bytes, what: str) -> list[pa.Table] | None:
 def _digest_of(content: mmap.mmap) -> bytes:
     with memoryview(content) as view, view[_START:] as told:
         return hashlib.blake2b(told, digest_size=_DIGEST_BYTES).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """The units of a data set. K is the number of its fragments.
+
+    Attributes:
+        row_starts: Where each fragment's rows begin among all that pass, and the end. Shape [K + 1].
+        arrays: What else finds the rows of a unit; which arrays, the kind of unit says.
+        numbers: What was counted on the way, for reports.
+    """
+
+    row_starts: Int64
+    arrays: Mapping[str, Int64] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+def keep_index(path: Path, index: Index) -> None:
+    """Write `index` to one file; a disk that does not take it is a warning."""
+    arrays = {"row_starts": index.row_starts, **index.arrays}
+    numbers = pa.schema([], {"numbers": json.dumps(dict(index.numbers))}).empty_table()
+    keep(path, _INDEX_MAGIC, [numbers, *(pa.table({name: pa.array(array)}) for name, array in arrays.items())])
+
+
+def kept_index(path: Path) -> Index | None:
+    """Return what `keep_index` wrote, mapped; None where nothing is kept, or what is kept is damaged."""
+    tables = kept(path, _INDEX_MAGIC, "units are counted again")
+    if tables is None:
+        return None
+    numbers, *columns = tables
+    arrays = {one.column_names[0]: _mapped(one.column(0)) for one in columns}
+    return Index(
+        row_starts=arrays.pop("row_starts"), arrays=arrays, numbers=json.loads(numbers.schema.metadata[b"numbers"])
+    )
+
+
+def _mapped(column: pa.ChunkedArray) -> Int64:
+    """Return a column of one chunk, or none, as an array."""
+    return column.chunk(0).to_numpy() if column.num_chunks else np.empty(0, np.int64)

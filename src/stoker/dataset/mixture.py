@@ -103,12 +103,12 @@ class Mixture:
         first, *others = self.names
         differences = {name: _differences(specs[first], specs[name]) for name in others}
         if any(differences.values()):
-            lines = [f"  {name}: {line}" for name in others for line in differences[name]]
+            lines = [f"  {name}: {line}" for name in others for _, line in differences[name]]
             raise FieldError(
                 f"the samples of a mixture must all have the fields of the first data set, {first!r}:\n"
                 + "\n".join(lines)
                 + "\nName the fields the same in each Dataset(fields=...), with the same dtype and shape.",
-                columns=sorted({field for name in others for field in _differing(specs[first], specs[name])}),
+                columns=sorted({field for name in others for field, _ in differences[name] if field}),
             )
         if self.source_field is not None and self.source_field in {entry.name for entry in specs[first]}:
             raise ValueError(f"source_field {self.source_field!r} is the name of a field: choose another one")
@@ -153,17 +153,13 @@ def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, 
     return {name: weights[name] for name in names}
 
 
-def _differences(expected: Spec, found: Spec) -> list[str]:
-    """Return a line for each field in which a spec differs."""
+def _differences(expected: Spec, found: Spec) -> list[tuple[str, str]]:
+    """Return each field in which a spec differs, and how; of fields in another order one line, without a field."""
     ours, theirs = ({entry.name: str(entry) for entry in spec} for spec in (expected, found))
-    lines = [f"has no field {text}" for name, text in ours.items() if name not in theirs]
-    lines += [f"has a field more, {text}" for name, text in theirs.items() if name not in ours]
-    lines += [f"has {theirs[name]} where it is {text}" for name, text in ours.items() if theirs.get(name, text) != text]
+    lines = [(name, f"has no field {text}") for name, text in ours.items() if name not in theirs]
+    lines += [(name, f"has a field more, {text}") for name, text in theirs.items() if name not in ours]
+    both = ((name, text, theirs[name]) for name, text in ours.items() if name in theirs)
+    lines += [(name, f"has {their} where it is {text}") for name, text, their in both if their != text]
     if not lines and [*ours] != [*theirs]:
-        lines = [f"has the fields in the order {', '.join(theirs)}, not {', '.join(ours)}"]
+        lines = [("", f"has the fields in the order {', '.join(theirs)}, not {', '.join(ours)}")]
     return lines
-
-
-def _differing(expected: Spec, found: Spec) -> set[str]:
-    ours, theirs = ({entry.name: str(entry) for entry in spec} for spec in (expected, found))
-    return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}

@@ -12,9 +12,9 @@ from stoker.cache.store import Store
 from stoker.columns import plan_spec
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
+from stoker.dataset.kept import Index
 from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.count import open_index
-from stoker.dataset.units.index import Index
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec

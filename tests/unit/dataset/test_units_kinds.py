@@ -59,9 +59,9 @@ def test_descriptions_check_themselves(make, error, message):
 
 def test_an_identity_differs_exactly_where_units_do():
     unit = [
-        Grouped.parse("a"),
-        Grouped.parse(["a", "b"]),
-        Weighted.parse("a"),
+        Grouped(keys=("a",)),
+        Grouped(keys=("a", "b")),
+        Weighted(column="a"),
         NGram(length=2),
         NGram(length=3),
         NGram(length=2, stride=2),
@@ -78,7 +78,7 @@ def test_an_identity_differs_exactly_where_units_do():
     assert NGram(length=2, overlap=False).identity == NGram(length=2, stride=2).identity
     assert NGram({-1: ["a"], 0: ["b"]}).identity == NGram(length=2).identity
     assert Pack("t", length=8, pad=1, per_segment="x").identity == Pack("t", length=8).identity
-    assert max(len(Grouped.parse([f"column_{i}" for i in range(99)]).identity), 0) < 120
+    assert max(len(Grouped(keys=tuple(f"column_{i}" for i in range(99))).identity), 0) < 120
 
 
 def test_fields_of_a_window_come_at_their_own_offsets():

@@ -14,9 +14,9 @@ from stoker._native import best_fit as fit_into
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
+from stoker.dataset.kept import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.dataset.runs import Runs, comparable
 from stoker.dataset.units.cutting import find_runs
-from stoker.dataset.units.index import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64

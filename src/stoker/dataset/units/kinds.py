@@ -81,16 +81,6 @@ class Grouped(SamplingUnit):
     keys: tuple[str, ...]
     kind = "groups"
 
-    @classmethod
-    def parse(cls, group_by: object) -> Grouped:
-        """Return what the user wrote as `group_by`.
-
-        Raises:
-            TypeError: It names no columns.
-            ValueError: It is empty, or names one twice.
-        """
-        return cls(keys=_names(group_by, "group_by", at_least=1))
-
     def told(self) -> str:
         """Return what is counted, in words."""
         return f"groups of {', '.join(self.keys)}"
@@ -110,18 +100,6 @@ class Weighted(SamplingUnit):
 
     column: str
     kind, decides = "weights", ("column",)
-
-    @classmethod
-    def parse(cls, weights: object) -> Weighted:
-        """Return what the user wrote as `weights`.
-
-        Raises:
-            TypeError: It is no name of a column.
-            ValueError: The name is empty.
-        """
-        if not isinstance(weights, str):
-            raise TypeError(f"weights must be the name of a column, not {weights!r}")
-        return cls(column=_names(weights, "weights", at_least=1)[0])
 
     def told(self) -> str:
         """Return what is counted, in words."""
@@ -394,9 +372,11 @@ def parse_unit(*, group_by: object, weights: object, sequence: object) -> Sampli
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} each say what the order counts; give one of them")
     if group_by is not None:
-        return Grouped.parse(group_by)
+        return Grouped(keys=_names(group_by, "group_by", at_least=1))
     if weights is not None:
-        return Weighted.parse(weights)
+        if not isinstance(weights, str):
+            raise TypeError(f"weights must be the name of a column, not {weights!r}")
+        return Weighted(column=_names(weights, "weights", at_least=1)[0])
     if sequence is not None and not isinstance(sequence, NGram | Pack):
         raise TypeError(f"sequence must be a stoker.NGram or a stoker.Pack, not {sequence!r}")
     return sequence
