@@ -54,7 +54,11 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         assert verdict.busy + verdict.lost_share == pytest.approx(1)
         assert (verdict.busy >= KEEPS_UP) == (verdict.kind == "fed")
         # No path is faster than what the step is said to eat, and the time between two steps is all of its parts.
-        assert all(p.rate_s <= verdict.demand_s for p in measured.paths if is_comparable(measured, p) and p.key != RAM)
+        seen = [p for p in measured.paths if is_comparable(measured, p) and p.key not in (RAM, SHARED)]
+        assert all(p.rate_s <= verdict.demand_s for p in seen)
+        if today.stall < 1:
+            own_s = today.rate.samples_s / (1 - today.stall)
+            assert verdict.demand_s <= max(own_s, *(p.rate_s for p in seen), own_s)
         assert sum(p.seconds for p in verdict.step_parts) == pytest.approx(today.batch_size / today.rate_s)
         assert all(part.seconds >= 0 for part in verdict.step_parts)
     else:
@@ -193,6 +197,14 @@ def test_a_step_that_shares_cores_with_the_loader_is_judged_by_what_it_eats_besi
     assert step.seconds == pytest.approx(BATCH / 1_000_000)
     assert taken.key == SHARED
     assert taken.seconds == pytest.approx(BATCH / 650_000 - BATCH / 1_000_000)
+
+
+def test_a_loop_that_did_not_wait_is_fed_though_the_machine_was_faster_when_batches_lay_in_ram():
+    busy = path(TENSORS, 118_000, stall=0.02)
+    verdict = DoctorResult(numbers({TENSORS: busy, RAM: 137_000, SHARED: 197_000, SUPPLY: 3e6}, stages=())).verdict
+    assert verdict.kind == "fed"
+    assert verdict.busy == pytest.approx(0.98)
+    assert verdict.sure != "certain"
 
 
 def test_without_a_step_the_verdict_says_what_steps_the_supply_can_carry():

@@ -546,7 +546,7 @@ class _Examination:
             has_step=way.has_step and self._settings.step is not None,
             stages=last.stages,
             build_share=last.build_share,
-            stall=last.stall,
+            stall=sum(run.stall for run in runs) / num,
             cores_used=sum(run.cores_used for run in runs) / num,
             others=sum(run.others for run in runs) / num,
             disk_s=disk_s,

@@ -186,7 +186,9 @@ def run_cold(
         built_rate(built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples)
         or most
     )
-    return replace(run, rate_s=whole, low=min(low, whole), high=max(high, whole))
+    # Less was built than the loop took of what lay ready: the rest of its time it would have waited.
+    stall = max(run.stall, 1 - whole / run.rate_s) if run.rate_s > 0 else run.stall
+    return replace(run, rate_s=whole, low=min(low, whole), high=max(high, whole), stall=stall)
 
 
 def steady_rate(times: Sequence[float], sizes: Sequence[int]) -> tuple[float, float, float] | None:

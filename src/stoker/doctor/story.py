@@ -214,7 +214,7 @@ def _paths(numbers: Measurements, verdict: Verdict) -> Section:
         spread = (rate.low / longest_s, rate.high / longest_s) if has_spread else None
         bars.append(Bar(name=name, value=value, share=path.rate_s / longest_s, kind=kind, spread=spread))
         busy: str | Share = NONE
-        if demand_s is not None and path.key != RAM and is_comparable(numbers, path):
+        if demand_s is not None and path.key not in (RAM, SHARED) and is_comparable(numbers, path):
             share = path.rate_s / demand_s
             busy = Share(text=share_text(share), share=share, is_good=share > 0.9)
         limit = limit_of(numbers, path)

@@ -228,13 +228,15 @@ def conclude(numbers: Measurements) -> Verdict:
 def demand_of(numbers: Measurements) -> float | None:
     """Return what the step could eat: batches in RAM, with a loader's work beside them where both want the same cores.
 
-    A path that was seen to give the step more than that shows that it eats more.
+    Today's own runs tell, too: what the step ate in the time in which its loop did not wait, with the cores as they
+    were just then. A path that was seen to give the step more shows that it eats more.
     """
-    base = _base(numbers)
+    base, today = _base(numbers), numbers.path(numbers.today)
     if numbers.step is None or base is None:
         return None
-    seen = [path.rate_s for path in numbers.paths if path.key != RAM and is_comparable(numbers, path)]
-    return max([base.rate_s, *seen]) or None
+    own_s = math.inf if today is None or today.stall >= 1 else today.rate.samples_s / (1 - today.stall)
+    seen = [path.rate_s for path in numbers.paths if path.key not in (RAM, SHARED) and is_comparable(numbers, path)]
+    return max([min(base.rate_s, own_s), *seen]) or None
 
 
 def is_comparable(numbers: Measurements, path: PathResult) -> bool:
@@ -521,7 +523,7 @@ def _base(numbers: Measurements) -> PathResult | None:
 
 
 def _drift(numbers: Measurements) -> float:
-    """Return how many times as much as batches in RAM any path gave the step; no more than 1 on a quiet machine."""
+    """Return how many times what batches in RAM gave the step was seen to eat; 1 on a quiet machine."""
     base, demand_s = _base(numbers), demand_of(numbers)
     return 1.0 if base is None or demand_s is None or base.rate_s <= 0 else demand_s / base.rate_s
 

@@ -61,7 +61,7 @@ def path(key, rate_s, **changed):
         has_step=key != SUPPLY,
         stages={} if key in (RAM, SHARED) else DEQUEUING if key == ARROW else GATHERING if is_warm else BUILDING,
         build_share=0.9,
-        stall=0.5,
+        stall=0.95,
         cores_used=0.5,
     )
     return dataclasses.replace(made, **changed)
