@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native test-aarch64 fuzz test-slow test-integrations lint lint-native docs wheels bench bench-rivals bench-gpu clean
+.PHONY: help demo test faults test-native test-aarch64 fuzz test-slow test-integrations lint lint-native docs wheels bench bench-rivals bench-gpu clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -54,6 +54,9 @@ test-slow: .venv/dev ## The long and costly tests
 
 test-integrations: .venv-integrations/made ## The loops of Lightning, transformers, Accelerate and Ray Train (10 minutes, 2 GB)
 	.venv-integrations/bin/python -m pytest -m "" tests/integrations tests/integration/test_starting_ranks.py
+
+faults: .venv/dev ## Whatever a store does, over every operation, store and number of ranks (about 10 minutes)
+	$(BIN)/python -m pytest tests/integration/test_faults.py -n 2
 
 lint: .venv/dev ## Linter, formatter, types, layers
 	$(BIN)/ruff check .

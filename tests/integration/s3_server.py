@@ -93,6 +93,11 @@ class S3Server:
         names = {f"x-amz-{name}": value for name, value in headers.items()}
         return self._client.put(path, data=content, headers={"Authorization": "AWS test:test", **names}).status_code
 
+    def delete(self, url: str) -> None:
+        """Remove an object, without the network."""
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        assert self._client.delete(f"/{bucket}/{quote(key, safe='/=')}").status_code == 204
+
     def require_users(self, required: bool) -> None:
         """Check names and signatures from now on, or let everybody in."""
         self._client.post("/moto-api/reset-auth", data=b"0" if required else b"inf")

@@ -170,9 +170,9 @@ def _way_out(error: BaseException) -> str | None:
     text, status = str(error), getattr(error, "status", None)
     found = next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
     # An answer to a look-up has no words, only a number.
-    return found or (
-        _RENEW + "; and the region" if text == "400 Bad Request" else _RENEW if status in (401, 403) else None
-    )
+    if found is None and status == 400 and "Bad Request" in text:
+        return _RENEW + "; and the region"
+    return found or (_RENEW if status in (401, 403) else None)
 
 
 def is_transient(error: BaseException) -> bool:

@@ -155,12 +155,12 @@ class FsspecStorage:
         with translated(url, doing="reading"):
             read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
             data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
-            if len(data) > num_bytes:
+            if len(data) > 2 * num_bytes:
                 raise SourceError(
                     f"{url}: the server gives whole objects where ranges are asked for: copy them to another place",
                     url=url,
                 )
-            if len(data) < num_bytes:
+            if len(data) != num_bytes:
                 raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
         return data
 
@@ -171,9 +171,16 @@ class FsspecStorage:
             within(2 * self._answer_s + len(data) * _BYTE_S, write)
 
     def _found(self, url: str) -> dict[str, dict[str, Any]]:
+        from fsspec.asyn import AsyncFileSystem
+        from fsspec.spec import AbstractFileSystem
+
         self._filesystem.invalidate_cache()
+        kind = type(self._filesystem)
+        walks = kind.find is AbstractFileSystem.find or getattr(kind, "_find", None) is AsyncFileSystem._find
+        # Unless told, a walk goes on without the folders that it could not list.
+        errors = {"on_error": "raise"} if walks else {}
         try:
-            found: dict[str, dict[str, Any]] = self._filesystem.find(self._path(url), detail=True)
+            found: dict[str, dict[str, Any]] = self._filesystem.find(self._path(url), detail=True, **errors)
         except FileNotFoundError:
             return {}
         # A web server lists names alone.
