@@ -6,7 +6,6 @@
     unfold    an Arrow array to NumPy arrays; words and arrays do the leaves
     pieces    fields before they are packed: their rows in pieces, a stacked one as its columns
     results   what a transform may return
-    nulls     the error of a null that nothing stands for
     overview  what each column becomes, as rows to print
 
 The answers are in docs/reference/types.md.
@@ -19,10 +18,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from stoker.columns.convert import convert_table, narrowed
-from stoker.columns.nulls import check_nulls, null_error
 from stoker.columns.overview import ColumnAnswer, plan_table
 from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces, in_pieces, joined
-from stoker.columns.plan import FieldPlan, Share, plan_fields, share_fields, spec_of_plans
+from stoker.columns.plan import FieldPlan, Share, check_nulls, plan_fields, share_fields, spec_of_plans
 from stoker.columns.results import Columns, as_table, num_rows
 from stoker.fields.spec import Arrays, Field, Spec
 
@@ -41,7 +39,6 @@ __all__ = [
     "check_nulls",
     "in_pieces",
     "joined",
-    "null_error",
     "num_rows",
     "plan_spec",
     "plan_table",

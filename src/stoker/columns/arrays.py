@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,30 @@ class ValuePlace:
             f"column {self.column!r}: {what} (row {row}, counted from 0, of {self.where}). {advice}",
             columns=[self.column],
         )
+
+
+# Columns whose nulls a message counts one by one; all are named.
+_MAX_COUNTED = 8
+
+
+def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -> FieldError:
+    """Return the error for columns with nulls that nothing stands for.
+
+    Args:
+        counts: Number of nulls by column.
+        where: File and row groups, as a text.
+        inside: The nulls stand inside lists, where a mask does not reach.
+    """
+    names = list(counts)
+    nulls = "; ".join(f"column {n!r} has {counts[n]:,} null{'s' * (counts[n] != 1)}" for n in names[:_MAX_COUNTED])
+    if rest := names[_MAX_COUNTED:]:
+        nulls += f"; {len(rest):,} more have {sum(counts[name] for name in rest):,}: {', '.join(map(repr, rest))}"
+    place, mask = (" inside its lists", "") if inside else ("", " or mask=True")
+    return FieldError(
+        f"{nulls}{place} in {where}. Give the field a value for them, such as "
+        f"fields={{{names[0]!r}: Field(fill=...)}}{mask}, or leave such rows out with filters= or a transform",
+        columns=names,
+    )
 
 
 def stored(array: pa.Array) -> pa.Array:

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker._native import ExportedBatch
-from stoker.columns.arrays import ValuePlace, buffer_of
-from stoker.columns.nulls import null_error
+from stoker.columns.arrays import ValuePlace, buffer_of, null_error
 from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces
 from stoker.columns.plan import ColumnPlan, FieldPlan
 from stoker.columns.unfold import Unfolded, unfold

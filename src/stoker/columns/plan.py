@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.arguments import near
-from stoker.columns.arrays import exact_bits, integer_fits
+from stoker.columns.arrays import exact_bits, integer_fits, null_error
 from stoker.columns.kinds import WORDS, DType, Form, Level, Refused, ValueKind, kind_of
 from stoker.columns.words import Buckets, Codes, Fill, FixedBytes, Way, code_of_fill
 from stoker.errors import FieldError
@@ -474,6 +474,25 @@ def _fill_number(fill: float | str, dtype: DType) -> Fill:
     if not np.isfinite(value) or value != int(value) or not integer_fits(int(fill), dtype):
         raise Refused(f"fill={fill!r} is no {dtype.name}; use another fill, or a dtype that holds it")
     return int(fill)
+
+
+def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Field], *, where: str) -> None:
+    """Raise where columns hold nulls that their fields have no answer for; known before any row is read.
+
+    Args:
+        null_counts: Nulls by column name, None where the footer does not say. Only columns without lists: for a list
+            Parquet counts empty lists among its nulls.
+        fields: What the user asked for.
+        where: File and row groups that were counted, as a text.
+
+    Raises:
+        FieldError: One or more columns have nulls, and their field neither a fill nor a mask.
+    """
+    matches, _ = match_fields(list(null_counts), fields)
+    unanswered = [match for match in matches if match.field.fill is None and not match.field.mask]
+    found = {column: num for match in unanswered for column in match.columns if (num := null_counts[column] or 0) > 0}
+    if found:
+        raise null_error(found, where=where)
 
 
 Share = Mapping[str, Sequence[str]]

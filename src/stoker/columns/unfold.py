@@ -13,6 +13,7 @@ from stoker.columns.arrays import (
     cast_numbers,
     decoded,
     is_held,
+    null_error,
     numbers_of,
     split_lists,
     stored,
@@ -20,7 +21,6 @@ from stoker.columns.arrays import (
     validity,
 )
 from stoker.columns.kinds import WORDS, Form, Level, is_bytes
-from stoker.columns.nulls import null_error
 from stoker.columns.plan import ColumnPlan
 from stoker.columns.words import Buckets, Codes, FixedBytes, as_binary, codes_of
 from stoker.fields.spec import Array
