@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import subprocess
 
 import pytest
+from tests.strategies import write_files
 from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
+import stoker
 from stoker.cache import admin
 from stoker.cache.store import Store
 from stoker.errors import CacheError, CacheFullError
@@ -129,3 +133,45 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
     assert run("mount", "-o", "remount,ro", str(disk))
     with pytest.raises(CacheError, match="this user may write to"):
         Store(disk / "another")
+
+
+def used_bytes(folder):
+    """Return the bytes that a disk has given away, deleted files that are still mapped included."""
+    about = os.statvfs(folder)
+    return (about.f_blocks - about.f_bfree) * about.f_frsize
+
+
+def test_two_jobs_never_take_more_of_the_disk_than_the_limit_and_a_chunk_while_a_third_one_is_evicted(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)):
+        pytest.skip("this user may not mount a disk")
+    limit, chunk_bytes = 150_000, 40_000
+
+    def loader_of(name, limit):
+        files = write_files(tmp_path / name, [3000], row_group_size=200)
+        dataset = stoker.Dataset(files, chunk_size=15_000)
+        cache = stoker.Cache(disk / "cache", limit=limit)
+        return stoker.Loader(dataset, batch_size=100, shuffle=True, window=3, num_threads=2, cache=cache)
+
+    def besides():
+        """What is no chunk: notes, footers, and the rest of each file's last page."""
+        files = [path for path in (disk / "cache").rglob("*") if not path.is_symlink() and path.is_file()]
+        chunks = [path for path in files if path.parent.name in ("chunks", "tmp")]
+        return sum(4096 + path.stat().st_size for path in {*files} - {*chunks}) + 4096 * (len(chunks) + 40)
+
+    try:
+        with loader_of("third", limit) as loader:
+            list(loader)
+        with loader_of("first", limit) as first, loader_of("second", limit // 2) as second:
+            for _ in range(4):
+                for _ in zip(first, second, strict=True):
+                    assert used_bytes(disk) <= limit + chunk_bytes + besides()
+            both = [first.stats(), second.stats()]
+            assert sum(stats.num_evicted for stats in both)  # of the third one, while the others train
+            assert max(path.stat().st_size for path in (disk / "cache" / "chunks").iterdir()) <= chunk_bytes
+            assert all(stats.num_missed for stats in both)  # it does not all fit
+            assert sum(path.stat().st_size for path in (disk / "cache" / "chunks").iterdir()) > limit // 2
+    finally:
+        gc.collect()
+        assert run("umount", str(disk)), "something on the disk is still open"
