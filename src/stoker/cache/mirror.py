@@ -27,6 +27,8 @@ from stoker.cache.folder import SUFFIX, Files
 from stoker.cache.format import PAGE_BYTES, ChunkHeader, check_arrays, parse_header
 from stoker.errors import ChunkCorruptError, SourceMissingError
 from stoker.fields.spec import Spec
+from stoker.host.forks import Home
+from stoker.storage.clients import WrongArgumentError
 from stoker.storage.filesystems import within
 from stoker.storage.find_storage import storage_for
 from stoker.storage.storage import BytesLike, WritableStorage
@@ -107,7 +109,7 @@ class Mirror:
         self._connect = partial(storage_for, f"{self.url}/", storage_options=options)
         self._storage = storage
         self._answer_s = answer_s
-        self._mutex = threading.Lock()
+        self._home, self._mutex = Home(), threading.Lock()
         self._reading, self._writing = _Circuit(clock), _Circuit(clock)
         self._said: set[str] = set()
         self._unfit: set[str] = set()
@@ -118,6 +120,19 @@ class Mirror:
         self._uploaded: set[str] = set()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
+
+    def connect(self) -> None:
+        """Make the store's client, so that an argument that it does not take is found before anything is built.
+
+        Raises:
+            ValueError: No client knows the URL, or takes the options.
+        """
+        try:
+            within(self._answer_s, self._opened)
+        except WrongArgumentError:
+            raise
+        except Exception as error:  # it may be there later
+            self._failed(self._reading, error)
 
     def sizes(self) -> dict[str, int]:
         """Return the keys of all chunks that are there, and their bytes; nothing where it cannot be asked."""
@@ -200,6 +215,8 @@ class Mirror:
             key: Of the chunk.
             content: Gives its proven bytes, by that thread; None where it is gone.
         """
+        if not self._home.is_here:
+            return
         with self._to_do:
             if self._is_closed:
                 return
@@ -227,10 +244,12 @@ class Mirror:
         return uploaded
 
     def close(self) -> None:
-        """Put no further chunk there, and end the threads. Harmless when called again.
+        """Put no further chunk there, and end the threads. Harmless when called again, and in a fork.
 
         Blocks: until what is on its way is there, or was given up.
         """
+        if not self._home.is_here:  # a fork has none of the threads
+            return
         with self._to_do:
             self._is_closed = True
             self._queue.clear()
@@ -239,48 +258,45 @@ class Mirror:
             thread.join()
 
     def _put_all(self) -> None:
-        while (item := self._claim()) is not None:
-            try:
-                self._put(*item)
-            finally:
-                with self._to_do:
-                    self._num_busy -= 1
-                    self._to_do.notify_all()
+        while True:
+            with self._to_do:
+                self._to_do.wait_for(lambda: self._queue or self._is_closed)
+                if self._is_closed:
+                    return
+                key, content = self._queue.popleft()
+                self._num_busy += 1
+            is_there = self._put(key, content)
+            with self._to_do:
+                self._num_busy -= 1
+                self._num_given_up += is_there is False
+                if is_there:
+                    self._uploaded.add(key)
+                self._to_do.notify_all()
 
-    def _claim(self) -> tuple[str, Callable[[], bytes | None]] | None:
-        with self._to_do:
-            while not self._queue and not self._is_closed:
-                self._to_do.wait()
-            if self._is_closed:
-                return None
-            self._num_busy += 1
-            return self._queue.popleft()
-
-    def _put(self, key: str, content: Callable[[], bytes | None]) -> None:
+    def _put(self, key: str, content: Callable[[], bytes | None]) -> bool | None:
+        """Return whether a chunk is there now; None where it is gone here, or nothing is put there any more."""
         for _ in range(_NUM_TRIES):
             with self._to_do:
                 while (pause_s := self._writing.wait_s()) and not self._is_closed:
                     self._to_do.wait(pause_s)
                 if self._is_closed:
-                    return
+                    return None
             try:
                 storage = self._opened()
                 if key in self._unfit or not self._is_there(storage, key):
                     data = content()
                     if data is None:
-                        return
+                        return None
                     storage.write(self._name(key), data)
                     with self._mutex:
                         self.num_uploaded += 1
                         self._unfit.discard(key)
-                self._writing.worked()
             except Exception as error:  # whatever a client raises: it is tried again, and then left
                 self._failed(self._writing, error)
             else:
-                self._uploaded.add(key)
-                return
-        with self._to_do:
-            self._num_given_up += 1
+                self._writing.worked()
+                return True
+        return False
 
     def _is_there(self, storage: WritableStorage, key: str) -> bool:
         try:

@@ -64,10 +64,32 @@ class Quota:
                 self._write(used_bytes)
                 raise
 
-    def give_back(self, size_bytes: int) -> None:
-        """Say that so many bytes are gone."""
+    # A file comes or goes and its bytes are counted under one lock: who lists the folder in between, and so counts it
+    # already, would have it counted twice.
+
+    def place(self, name: str, key: str) -> None:
+        """Publish a chunk that was written, in place of what has its name."""
         with self._counting() as used_bytes:
-            self._write(used_bytes - size_bytes)
+            replaced_bytes = self._folder.size_of(key)
+            self._folder.place(name, key)
+            if replaced_bytes is not None:
+                self._write(used_bytes - replaced_bytes)
+
+    def abandon(self, name: str, size_bytes: int) -> None:
+        """Remove a file in which a chunk was written."""
+        with self._counting() as used_bytes:
+            if self._folder.files.remove(self._folder.tmp, name):
+                self._write(used_bytes - size_bytes)
+
+    def remove(self, key: str) -> bool:
+        """Remove a chunk, and return whether it was there."""
+        if self._folder.size_of(key) is None:
+            return False
+        with self._counting() as used_bytes:
+            size_bytes = self._folder.remove(key)
+            if size_bytes is not None:
+                self._write(used_bytes - size_bytes)
+        return size_bytes is not None
 
     def recount(self) -> int:
         """List the folder, and return the bytes of all chunks."""

@@ -109,15 +109,22 @@ class Cache:
         return None if self.limit is None else parse_size(self.limit, name="cache_limit")
 
     def open(self, *, is_temporary: bool = False) -> Store:
-        """Return the store of the folder, which is made if it is not there; see `Store`."""
+        """Return the store of the folder, which is made if it is not there; see `Store`.
+
+        Raises:
+            ValueError: No client knows the mirror's URL, or takes its options.
+        """
         assert self.path is not None
+        mirror = None if self.mirror is None else Mirror(self.mirror, options=self.mirror_options)
+        if mirror is not None:
+            mirror.connect()
         return Store(
             self.path,
             limit_bytes=self.limit_bytes,
             is_temporary=is_temporary,
             is_shared=self.is_shared,
             verify=self.verify,
-            mirror=None if self.mirror is None else Mirror(self.mirror, options=self.mirror_options),
+            mirror=mirror,
         )
 
 
@@ -416,10 +423,7 @@ class Store:
         if disk is None:
             return False
         disk.verified.drop(key)
-        size_bytes = disk.folder.remove(key)
-        if size_bytes is not None:
-            disk.quota.give_back(size_bytes)
-        return size_bytes is not None
+        return disk.quota.remove(key)
 
     def discard_unless_used(self, fingerprint: str, keys: Iterable[str]) -> int:
         """Remove chunks of a data set that no other process uses, and return how many there were."""
@@ -613,14 +617,10 @@ class Store:
                 version = version_of(os.fstat(fd))
             finally:
                 os.close(fd)
-            replaced_bytes = disk.folder.size_of(key)
-            disk.folder.place(aside, key)
+            disk.quota.place(aside, key)
         except BaseException:
-            if self._files.remove(disk.folder.tmp, aside):
-                disk.quota.give_back(prepared.size_bytes)
+            disk.quota.abandon(aside, prepared.size_bytes)
             raise
-        if replaced_bytes is not None:
-            disk.quota.give_back(replaced_bytes)
         _note(disk, key, version, header)
         if not self._is_temporary:
             disk.verified.set_later(key, self._chunks_name + key + SUFFIX, version)

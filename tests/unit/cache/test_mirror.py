@@ -285,3 +285,11 @@ def test_options_of_a_mirror_are_shown_nowhere(tmp_path):
         Cache(tmp_path / "cache", mirror_options={"secret_key": "hush"})
     with pytest.raises(TypeError, match="mirror"):
         Cache(tmp_path / "cache", mirror=7)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "options", "says"), [("s3://bucket/x", {"nope": 1}, "nope"), ("nobody://x/y", None, "nobody")]
+)
+def test_a_mirror_that_no_client_can_open_is_a_wrong_argument(tmp_path, mirror, options, says):
+    with pytest.raises(ValueError, match=says):
+        Cache(tmp_path / "cache", mirror=mirror, mirror_options=options).open()
