@@ -97,6 +97,10 @@ class MeteredLink(SlowStorage):
         folder: Where the files are.
         latency_s: Seconds before the first byte of each call.
         bandwidth_bytes_s: Bytes a second, over all reads together.
+
+    Attributes:
+        bytes_read: Bytes that were read.
+        told: How slow it is, for people.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class MeteredLink(SlowStorage):
         super().__init__(storage_for(str(folder)), latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
         self._meter = threading.Lock()
         self.bytes_read = 0
+        self.told = f"{latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return what is read, slowly."""

@@ -101,8 +101,7 @@ def run_demo(
         try:
             contest.say("data set", data.told)
             contest.say("", f"{'found' if data.was_there else 'written'} in {data.folder}")
-            speed = f"{latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
-            contest.say("remote store", f"simulated: local files behind {speed}")
+            contest.say("remote store", f"simulated: local files behind {link.told}")
             cold: list[str] = []
             ways = contest.run_ways(contest.calibrate(), lambda batch: cold.append(digest_of(batch)))
             checks = (_check_rows(data, ways), *contest.check_bytes(cold))

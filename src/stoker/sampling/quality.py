@@ -29,7 +29,7 @@ LabelOf = Callable[[int, int, Int64], npt.NDArray[np.integer]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class DatasetShare:
     """What one data set is of the batches; one that stands alone is all of them.
 
     Attributes:
@@ -80,7 +80,7 @@ class Quality:
     lag_correlations: dict[int, float]
     num_chunks: float
     num_files: float | None
-    shares: tuple[Share, ...]
+    shares: tuple[DatasetShare, ...]
     shuffle: bool
 
     @property
@@ -247,12 +247,12 @@ def _labels(order: Order | MixtureOrder, batch: Samples, label_of: LabelOf) -> t
     return labels, places
 
 
-def _share(order: Order | MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> Share:
+def _share(order: Order | MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> DatasetShare:
     """Return what a data set is of the batches, of which it has these parts."""
     mixed = None if isinstance(order, Order) else order
     lanes = (order if isinstance(order, Order) else order.components[which]).lanes_of_epoch(epoch)
     num_slots = sum(lane.window_chunks(window).size for lane in lanes for window in range(lane.num_windows))
-    return Share(
+    return DatasetShare(
         name="" if mixed is None else mixed.names[which],
         expected=1.0 if mixed is None else mixed.counts[which] / mixed.num_samples,
         mean=float(held.mean()),
