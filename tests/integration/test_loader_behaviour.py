@@ -151,7 +151,7 @@ def test_an_error_in_augment_reaches_its_step(folder):
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 9, 17, 18, 30])
 def test_batches_made_together_with_one_that_fails_come_before_the_error(folder, failing):
-    class Delivery(Delivery):
+    class FailingDelivery(Delivery):
         num_prepared = 0
 
         def prepare(self, made, leaving):
@@ -162,7 +162,7 @@ def test_batches_made_together_with_one_that_fails_come_before_the_error(folder,
 
     class Loader(stoker.Loader):
         def _make_delivery(self):
-            return Delivery()
+            return FailingDelivery()
 
     with Loader(dataset_of(folder), batch_size=10, num_threads=1, prefetch=16) as loader:
         batches = iter(loader)
@@ -222,7 +222,7 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
         cycle = {"iterator": iter(loader), "loader": loader}
         cycle["self"] = cycle
         next(cycle["iterator"])
-        (run,) = loader._runs
+        (run,) = loader._begun.runs
         del cycle, loader
         is_abandoned.set()
         with pytest.raises(RuntimeError, match="closed"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, repeat
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -583,21 +583,14 @@ def _from_zero(fields: Sequence[Array], sizes: Sequence[int], out: Array) -> lis
     Returns:
         How many values, or samples, of each field each batch has. [F][N].
     """
-    if not fields:
-        return []
+    # In one go for all batches: what works on thousands of numbers gives the interpreter's lock up, and wants it back.
     borders = offsets_of(np.array(sizes, dtype=np.int64))
-    begins, ends = borders[:-1], borders[1:]
-    is_even = len(set(sizes)) == 1
+    counts = np.diff(borders) + 1
+    places = np.arange(counts.sum()) - np.repeat(np.arange(len(sizes)), counts)  # each border belongs to two batches
     num_values = []
     for offsets, row in zip(fields, out, strict=True):
-        first = offsets[begins]
-        if is_even:
-            # In one go: what works on thousands of numbers gives the interpreter's lock up, and wants it back.
-            step = offsets.itemsize
-            each = np.ndarray((len(sizes), sizes[0] + 1), offsets.dtype, offsets, strides=(sizes[0] * step, step))
-            np.subtract(each, first[:, None], out=row.reshape(each.shape))
-        else:
-            for i, (begin, end) in enumerate(pairwise(borders.tolist())):
-                np.subtract(offsets[begin : end + 1], first[i], out=row[begin + i : end + i + 1])
-        num_values.append((offsets[ends] - first).tolist())
+        at_borders = offsets[borders]
+        np.take(offsets, places, out=row)
+        np.subtract(row, np.repeat(at_borders[:-1], counts), out=row)
+        num_values.append(np.diff(at_borders).tolist())
     return num_values

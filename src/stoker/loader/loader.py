@@ -7,8 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack
 
@@ -139,18 +138,14 @@ class Loader:
             )
         config = make_config(options)
         self._config = config
-        self._home = Home()
         self._made_s = time.monotonic()
         name = title_of(dataset)
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: OpenDatasets = open_datasets(dataset, config, on_stage=self._stages)
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self._beginning = threading.Lock()
         shown = status.ShownLoader(status.publisher(), self._stages, _look(weakref.ref(self), name))
-        pools: list[BufferPool] = []
-        self._close_all = weakref.finalize(
-            self, _close_from_any_thread, self._home, self._runs, self._beginning, self._opened, shown, pools
-        )
+        self._begun = begun = _Begun(self._opened, shown)
+        self._home = begun.home
+        self._close_all = weakref.finalize(self, begun.close)
         try:
             self._maker = checked_maker(config, self._opened)
             chunks = window_chunks(
@@ -177,8 +172,7 @@ class Loader:
         except BaseException:
             self.close()
             raise
-        self._pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
-        pools.append(self._pool)
+        self._pool = begun.pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
         self._settings: RunSettings | None = None
         self._next_epoch = NextEpoch(prefetch=0)
         self._num_steps = 0
@@ -317,7 +311,7 @@ class Loader:
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.num_ready for run in list(self._runs)) - self._next_epoch.num_ready,
+            num_ready=sum(run.num_ready for run in list(self._begun.runs)) - self._next_epoch.num_ready,
             num_built=counts.num_built,
             num_reused=counts.num_reused,
             num_missed=counts.num_missed,
@@ -444,12 +438,13 @@ class Loader:
         return self._new_run(start, Turn(), room)
 
     def _new_run(self, start: Position, turn: Turn, room: int | None = None) -> Run:
-        with self._beginning:
-            abandoned = [run for run in self._runs if run.is_abandoned]
+        begun = self._begun
+        with begun.lock:
+            abandoned = [run for run in begun.runs if run.is_abandoned]
         for before in abandoned:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
         settings = self._settle()
-        with self._beginning:
+        with begun.lock:
             if not self._close_all.alive:
                 raise RuntimeError(_CLOSED)
             run = Run(
@@ -462,7 +457,7 @@ class Loader:
                 turn=turn,
                 room=room,
             )
-            self._runs.add(run)
+            begun.runs.add(run)
         return run
 
     def _steps(self, position: Position) -> Steps:
@@ -518,12 +513,14 @@ class BatchIterator:
         self._asking = threading.RLock()
         self._ranks = loader._config.ranks
         self._is_over = False
+        self._pid = loader._home.pid
 
     def __iter__(self) -> BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        self._loader._home.check("this iterator")
+        if self._pid != os.getpid():
+            self._loader._home.check("this iterator")
         with self._asking:
             if self._is_over:
                 raise StopIteration
@@ -550,53 +547,53 @@ class BatchIterator:
         return run
 
 
-def _close_from_any_thread(*begun: Any) -> None:
-    """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
-
-    Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that `close` waits for.
+class _Begun:
+    """Everything that a loader has begun, which ends with it; must not refer to the loader.
 
     Args:
-        begun: What `_close` gets.
-    """
-    close = partial(_close, *begun)
-    if threading.current_thread().name.startswith("stoker-"):
-        threading.Thread(target=close, name="stoker-close", daemon=True).start()
-        return
-    try:
-        close()
-    except BaseException:  # Ctrl-C: the rest is done without the caller, and the process waits for it at its end
-        threading.Thread(target=close, name="stoker-close").start()
-        raise
+        opened: What it loads from.
+        shown: Where it is shown.
 
-
-def _close(
-    home: Home,
-    runs: weakref.WeakSet[Run],
-    beginning: threading.Lock,
-    opened: OpenDatasets,
-    shown: status.ShownLoader,
-    pools: Sequence[BufferPool],
-) -> None:
-    """End everything that a loader has begun; must not refer to the loader. A fork does nothing.
-
-    Args:
+    Attributes:
         home: The loader's process.
-        runs: What it has begun.
-        beginning: Held while it begins: a run that another thread is starting is in `runs` afterwards.
-        opened: What the runs load from.
-        shown: Where the loader is shown.
-        pools: The memory for its batches, once it has some.
+        lock: Held while a run begins: one that another thread is starting is among `runs` afterwards.
+        runs: Its runs.
+        pool: The memory for its batches, once it has some.
     """
-    if not home.is_here:
-        return
-    shown.close()
-    with beginning:
-        begun = list(runs)
-    for run in begun:
-        run.close()
-    opened.close()
-    for pool in pools:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
-        pool.release()
+
+    def __init__(self, opened: OpenDatasets, shown: status.ShownLoader) -> None:
+        self.home = Home()
+        self.lock = threading.Lock()
+        self.runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self.pool: BufferPool | None = None
+        self._opened, self._shown = opened, shown
+
+    def close(self) -> None:
+        """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
+
+        Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that are waited for. A
+        fork does nothing.
+        """
+        if threading.current_thread().name.startswith("stoker-"):
+            threading.Thread(target=self._close, name="stoker-close", daemon=True).start()
+            return
+        try:
+            self._close()
+        except BaseException:  # Ctrl-C: the rest is done without the caller, and the process waits for it at its end
+            threading.Thread(target=self._close, name="stoker-close").start()
+            raise
+
+    def _close(self) -> None:
+        if not self.home.is_here:
+            return
+        self._shown.close()
+        with self.lock:
+            runs = list(self.runs)
+        for run in runs:
+            run.close()
+        self._opened.close()
+        if self.pool is not None:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
+            self.pool.release()
 
 
 def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
