@@ -7,8 +7,8 @@ import importlib.util
 import statistics
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +91,6 @@ class GpuWatch:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CopyCost:
-    """Bytes a second to the device.
-
-    Attributes:
-        pinned_bytes_s: From memory that the device reads by itself.
-        pageable_bytes_s: From ordinary memory, which the driver copies into pinned memory first.
-    """
-
-    pinned_bytes_s: float
-    pageable_bytes_s: float
-
-
 def has_cuda() -> bool:
     """Return whether torch is installed and sees a GPU."""
     if importlib.util.find_spec("torch") is None:
@@ -113,8 +100,10 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def probe_copy(num_bytes: int) -> CopyCost:
-    """Return the pace of copies of one batch to the current CUDA device, by its own clock.
+def probe_copy(num_bytes: int) -> tuple[float, float]:
+    """Return the bytes a second of copies to the current CUDA device, by its own clock: from pinned and other memory.
+
+    The device reads pinned memory by itself; what lies elsewhere the driver copies there first.
 
     Args:
         num_bytes: Of a batch.
@@ -122,7 +111,6 @@ def probe_copy(num_bytes: int) -> CopyCost:
     import torch
 
     host = torch.empty(max(1, num_bytes), dtype=torch.uint8)
-    pinned = host.pin_memory()
     device = torch.empty_like(host, device="cuda")
 
     def rate(source: torch.Tensor) -> float:
@@ -133,44 +121,36 @@ def probe_copy(num_bytes: int) -> CopyCost:
         end.synchronize()
         return num_bytes / (float(begin.elapsed_time(end)) / 1e3)
 
-    pinned_rates = [rate(pinned) for _ in range(_NUM_COPIES)][1:]
-    pageable_rates = [rate(host) for _ in range(_NUM_COPIES)][1:]
-    return CopyCost(pinned_bytes_s=statistics.median(pinned_rates), pageable_bytes_s=statistics.median(pageable_rates))
+    def middle(source: torch.Tensor) -> float:
+        return statistics.median([rate(source) for _ in range(_NUM_COPIES)][1:])
+
+    return middle(host.pin_memory()), middle(host)
 
 
 def _library() -> Any:
-    if importlib.util.find_spec("pynvml") is None:
-        return None
-    return importlib.import_module("pynvml")
+    return importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") is not None else None
 
 
 def _look(nvml: Any, handle: Any) -> dict[str, Any]:
     """Return what the driver tells right now; what it does not tell is left out."""
-    found: dict[str, Any] = {}
-
-    def ask(name: str, question: Callable[[], Any]) -> None:
-        try:
-            found[name] = question()
-        except Exception:  # not every GPU answers every question, nor every version of the library knows it
-            return
-
-    ask("name", lambda: _text(nvml.nvmlDeviceGetName(handle)))
-    ask("utilisation", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-    ask("sm_clock_mhz", lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)))
-    ask("max_sm_clock_mhz", lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)))
-    ask("power_w", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
-    ask("power_limit_w", lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3)
-    ask("memory_used_bytes", lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used))
-    ask("memory_bytes", lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).total))
-    ask("reasons", lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-    ask("throttled", lambda: tuple(_reasons(nvml, found.get("reasons", 0))))
-    return found
-
-
-def _reasons(nvml: Any, mask: int) -> Iterator[str]:
-    for name, words in _REASONS.items():
-        if mask & int(getattr(nvml, name, 0)):
-            yield words
+    questions: dict[str, Callable[[], Any]] = {
+        "name": lambda: nvml.nvmlDeviceGetName(handle),
+        "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "max_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3,
+        "memory_used_bytes": lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "memory_bytes": lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        "reasons": lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+    }
+    found = {}
+    for name, ask in questions.items():
+        # Not every GPU answers every question, nor does every version of the library know it.
+        with suppress(Exception):
+            found[name] = ask()
+    mask = found.get("reasons", 0)
+    return {**found, "throttled": {words for name, words in _REASONS.items() if mask & int(getattr(nvml, name, 0))}}
 
 
 def _facts(looks: list[dict[str, Any]]) -> GpuFacts:
@@ -178,19 +158,10 @@ def _facts(looks: list[dict[str, Any]]) -> GpuFacts:
         values = [look[name] for look in looks if name in look]
         return sum(values) / len(values) if values else None
 
-    throttled = {words for look in looks for words in look.get("throttled", ())}
+    name = next((look["name"] for look in looks if "name" in look), "a GPU")
+    figures = [one.name for one in fields(GpuFacts) if one.name not in ("name", "throttled")]
     return GpuFacts(
-        name=next((look["name"] for look in looks if "name" in look), "a GPU"),
-        utilisation=mean("utilisation"),
-        sm_clock_mhz=mean("sm_clock_mhz"),
-        max_sm_clock_mhz=mean("max_sm_clock_mhz"),
-        power_w=mean("power_w"),
-        power_limit_w=mean("power_limit_w"),
-        memory_used_bytes=mean("memory_used_bytes"),
-        memory_bytes=mean("memory_bytes"),
-        throttled=tuple(words for words in _REASONS.values() if words in throttled),
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        throttled=tuple(words for words in _REASONS.values() if any(words in look["throttled"] for look in looks)),
+        **{figure: mean(figure) for figure in figures},
     )
-
-
-def _text(name: Any) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)

@@ -34,10 +34,10 @@ class RanksVerdict:
     """
 
     sentence: str
-    rank: int | None
-    stage: str
     rates: tuple[float, ...]
-    lost_share: float
+    rank: int | None = None
+    stage: str = ""
+    lost_share: float = 0.0
 
 
 def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
@@ -52,26 +52,25 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
     if len(results) < 2:
         raise ValueError(f"ranks are compared with each other: give two results at least, not {len(results)}")
     try:
-        rates = tuple(float(_today(result)["rate_s"]) for result in results)
+        todays = [next(path for path in result["paths"] if path["key"] == result["today"]) for result in results]
+        rates = tuple(float(path["rate_s"]) for path in todays)
         supplies = [{stage["key"]: float(stage["supply_s"]) for stage in result["stages"]} for result in results]
     except (KeyError, TypeError, StopIteration) as error:
         raise ValueError(f"not a result of `stoker doctor --json`: {error} is missing") from error
     slowest = min(range(len(rates)), key=lambda rank: rates[rank])
     others = statistics.median(rate for rank, rate in enumerate(rates) if rank != slowest)
     if rates[slowest] >= _SLOW * others:
-        return RanksVerdict(
-            sentence=f"No rank holds the others up: all give {rate_text(rates[slowest])} samples/s or more.",
-            rank=None,
-            stage="",
-            rates=rates,
-            lost_share=0.0,
-        )
-    lag = {
-        key: supply / statistics.median(other[key] for i, other in enumerate(supplies) if i != slowest and key in other)
-        for key, supply in supplies[slowest].items()
-        if any(key in other for i, other in enumerate(supplies) if i != slowest)
-    }
-    stage = _blamed(results[slowest], lag)
+        sentence = f"No rank holds the others up: all give {rate_text(rates[slowest])} samples/s or more."
+        return RanksVerdict(sentence=sentence, rates=rates)
+    lag = {}
+    for key, supply in supplies.pop(slowest).items():
+        theirs = [other[key] for other in supplies if key in other]
+        if theirs:
+            lag[key] = supply / statistics.median(theirs)
+    # The stage that limits the slow rank, if that lags; else whichever lags most.
+    stage = str(todays[slowest]["limit"])
+    if lag.get(stage, 1.0) >= _SLOW:
+        stage = min(lag, key=lambda key: lag[key], default=stage)
     lost = 1 - rates[slowest] / others
     return RanksVerdict(
         sentence=(
@@ -84,16 +83,3 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
         rates=rates,
         lost_share=lost,
     )
-
-
-def _blamed(slow: Mapping[str, Any], lag: Mapping[str, float]) -> str:
-    """Return the stage that lags: the one that limits the slow rank if that lags, else whichever lags most."""
-    limit = str(_today(slow)["limit"])
-    if lag.get(limit, 1.0) < _SLOW:
-        return limit
-    return min(lag, key=lambda key: lag[key], default=limit)
-
-
-def _today(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(path for path in result["paths"] if path["key"] == result["today"])
-    return found

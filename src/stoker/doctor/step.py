@@ -19,17 +19,17 @@ class StepError(StokerError):
 
 
 class Step(Protocol):
-    """Something that trains on batches."""
+    """Something that trains on batches.
+
+    Attributes:
+        text: What it is, for people.
+        is_given: Whether only its time is known.
+    """
 
     @property
-    def text(self) -> str:
-        """What it is, for people."""
-        ...
-
+    def text(self) -> str: ...  # noqa: D102
     @property
-    def is_given(self) -> bool:
-        """Whether only its time is known."""
-        ...
+    def is_given(self) -> bool: ...  # noqa: D102
 
     def begin(self, batch: Any, /) -> None:
         """Train on a batch; may return while the device still works on it.
