@@ -108,7 +108,10 @@ class File:
 
     @cached_property
     def used(self) -> Counter[str]:
-        """How often each name is used: read, called, asked for by `.name` or by its text; not where it is imported."""
+        """How often each name is used: read, called, asked for by `.name` or by its text; not where it is imported.
+
+        But where it is imported by another name, for that one is what is read there.
+        """
         found: Counter[str] = Counter()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
@@ -117,6 +120,8 @@ class File:
                 found[node.attr] += 1
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 found[node.value] += 1
+            elif isinstance(node, ast.ImportFrom):
+                found.update(one.name for one in node.names if one.asname not in (None, one.name))
         return found
 
     def __str__(self) -> str:
