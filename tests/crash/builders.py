@@ -29,8 +29,8 @@ def marked(table):
     }
 
 
-def dataset_of(data: Path) -> stoker.Dataset:
-    return stoker.Dataset(data, chunk_size=4000, transform=marked, transform_version="1")
+def dataset_of(data: Path, version: str = "1") -> stoker.Dataset:
+    return stoker.Dataset(data, chunk_size=4000, transform=marked, transform_version=version)
 
 
 def fill(data: Path, cache: Path, marks: Path, *, digest: bool = False, limit_bytes: int | None = None, go=None) -> str:
@@ -72,12 +72,15 @@ def fill_for_ever(data, cache, marks):
                 store.discard(catalogue.key(i))
 
 
-def train_for_ever(data, cache, marks, transform_in, limit):
-    """Train epoch after epoch from a cache that is smaller than the data: until killed."""
+def train_for_ever(data, cache, marks, transform_in, limit, version):
+    """Train epoch after epoch from a cache that is smaller than the data: until killed.
+
+    With a version of its own, the data set finds nothing that others have made, and what they made may go for it.
+    """
     os.environ[_MARKS] = str(marks)
     cache = stoker.Cache(cache, limit=limit)
     options = {"num_threads": 2, "window": 3, "transform_in": transform_in, "shuffle": True}
-    with stoker.Loader(dataset_of(data), batch_size=20, cache=cache, **options) as loader:
+    with stoker.Loader(dataset_of(data, version), batch_size=20, cache=cache, **options) as loader:
         expected = list(range(loader.num_samples))
         while True:
             assert sorted(int(x) for batch in loader for x in batch["x"][:, 0]) == expected

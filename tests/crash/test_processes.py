@@ -114,10 +114,13 @@ def test_four_that_train_from_a_small_cache_and_are_killed_leave_nothing_that_th
     cache, marks, limit = tmp_path / "cache", tmp_path / "marks", 100_000
     marks.touch()
     moments, kinds = random.Random(11), itertools.cycle(["threads", "threads", "processes"])
+    versions = map(str, itertools.count(1))
     with ExitStack() as stack:
 
         def start():
-            process = SERVED.Process(target=train_for_ever, args=(data, cache, marks, next(kinds), limit))
+            process = SERVED.Process(
+                target=train_for_ever, args=(data, cache, marks, next(kinds), limit, next(versions))
+            )
             process.start()
             stack.callback(end, process)
             return process

@@ -17,6 +17,7 @@ import shutil
 import stat
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,8 @@ _SHM = Path("/dev/shm")
 _FAMILY = "stoker.{uid}."
 # Chunks that this process has opened and leaves for the others: about what those that run beside it are behind.
 _NUM_LEFT = 8
+# Older ones are of processes that were killed; where one is not, it is built again.
+_STALE_S = 600
 
 T = TypeVar("T")
 
@@ -169,7 +172,15 @@ class MemoryChunks:
                 with contextlib.suppress(OSError):
                     self._shared.mkdir(0o700)
                 self._folder = _opened(self._shared)
+                self._sweep_own()
             return self._folder
+
+    def _sweep_own(self) -> None:
+        """Remove what killed processes left in the folder while others went on: nobody waits so long with a use."""
+        for name in os.listdir(self._folder) if self._folder >= 0 else ():  # noqa: PTH208  it has no path
+            with contextlib.suppress(OSError):
+                if time.time() - os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mtime > _STALE_S:
+                    os.unlink(name, dir_fd=self._folder)
 
     def _sweep(self) -> None:
         """Remove what killed processes of this user left."""

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from tests.unit.cache.chunk_files import about_of, read_arrays
@@ -544,3 +545,15 @@ def test_checked_files_are_remembered_by_key_not_by_file(store):
         put(store, 1, seed=seed)
         store.open(key(1)).close()
     assert len(stoker.cache.store._verified) == before + 1
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs memory that processes share")
+def test_what_killed_processes_left_in_memory_goes_when_it_is_old(tmp_path):
+    with Store(tmp_path / "cache", limit_bytes=1) as killed:
+        put(killed, 1)
+        put(killed, 2)
+        (left,) = Path("/dev/shm").glob(f"stoker.{os.geteuid()}.*/{key(1)}")
+        os.utime(left, (0, 0))
+        with Store(tmp_path / "cache", limit_bytes=1) as other:
+            put(other, 3)
+            assert [other.has(key(i)) for i in (1, 2, 3)] == [False, True, True]
