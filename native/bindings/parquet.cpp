@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "../parquet/decode.h"
-#include "../parquet/footer.h"
 #include "bindings.h"
 
 namespace stoker {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <system_error>
 
-#include "../chunk_reader.h"
 #include "bindings.h"
 
 namespace stoker {

@@ -1,4 +1,4 @@
-#include "parquet/footer.h"
+#include "parquet/metadata.h"
 
 #include "input.h"
 

@@ -1,4 +1,4 @@
-#include "parquet/levels.h"
+#include "parquet/values.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "parquet/headers.h"
+#include "parquet/metadata.h"
 
 #include "input.h"
 

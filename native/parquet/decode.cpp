@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "levels.h"
 #include "values.h"
 
 namespace stoker::parquet {

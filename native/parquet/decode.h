@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "codecs.h"
-#include "headers.h"
+#include "metadata.h"
 
 namespace stoker::parquet {
 

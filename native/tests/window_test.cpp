@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "check.h"
-#include "chunk_reader.h"
+#include "chunk_map.h"
 #include "gather.h"
 
 namespace {

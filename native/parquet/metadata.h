@@ -1,6 +1,9 @@
-// The pages of a column chunk, found by their headers.
+// What a Parquet file says of itself, as far as it is needed: the headers of pages, by which these are found, and of the
+// footer the few numbers that planning needs, for all its row groups and column chunks.
 //
-// Source: Apache Parquet format 2.11, parquet.thrift: PageHeader.
+// pyarrow has parsed the footer before; its own accessors of columns end the process on some corrupt ones.
+//
+// Source: Apache Parquet format 2.11, parquet.thrift: PageHeader, FileMetaData.
 #pragma once
 
 #include <cstdint>
@@ -37,5 +40,20 @@ int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages);
 
 // Reads the header of the page at the beginning of `content`; false where it is none, or cut short.
 bool read_page_header(std::span<const uint8_t> content, Page& page);
+
+struct GroupNumbers {
+  int64_t total_bytes, num_rows;
+};
+
+// -1 stands for what is not there.
+struct ChunkNumbers {
+  int64_t type, data_offset, dictionary_offset, compressed_bytes, uncompressed_bytes, null_count, is_encrypted,
+      num_repetition_levels, num_definition_levels, has_metadata, min_bytes, max_bytes, codec, num_values,
+      encodings,    // a bit for each
+      unencoded_bytes;  // of all strings or binary, decoded
+};
+
+// Reads a FileMetaData; false where it is corrupt, or has not so many row groups, or columns in each.
+bool read_footer(std::span<const uint8_t> bytes, std::span<GroupNumbers> groups, std::span<ChunkNumbers> chunks);
 
 }  // namespace stoker::parquet

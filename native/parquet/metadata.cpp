@@ -1,4 +1,4 @@
-#include "footer.h"
+#include "metadata.h"
 
 #include "thrift.h"
 
@@ -6,6 +6,83 @@ namespace stoker::parquet {
 namespace {
 
 using Field = ThriftReader::Field;
+
+// More pages than a column chunk has that was written in earnest: one of 1 GiB in pages of 8 KiB has 131,072.
+constexpr size_t kMostPages = 1 << 22;
+constexpr int64_t kMostNumber = 0x7FFFFFFF;
+
+// The fields of a PageHeader that describe pages of each kind. Each is the kind and five.
+constexpr int64_t kDataHeader = 5, kDictionaryHeader = 7, kDataHeaderV2 = 8;
+
+// Reads a DataPageHeader or a DictionaryPageHeader; false where it has levels as nobody has written them for years.
+bool read_inner_header(ThriftReader& in, bool has_levels, Page& page) {
+  bool is_known = true;
+  for (Field field; in.next(field);) {
+    if (field.is(1, kI32))
+      page.num_entries = in.zigzag();
+    else if (field.is(2, kI32))
+      page.encoding = in.zigzag();
+    else if (has_levels && (field.is(3, kI32) || field.is(4, kI32)))
+      is_known &= in.zigzag() == kRle;
+    else
+      in.skip(field.type);
+  }
+  return is_known;
+}
+
+void read_inner_header_v2(ThriftReader& in, Page& page) {
+  for (Field field; in.next(field);) {
+    if (field.is(1, kI32)) {
+      page.num_entries = in.zigzag();
+    } else if (field.is(4, kI32)) {
+      page.encoding = in.zigzag();
+    } else if (field.is(5, kI32)) {
+      page.definition_bytes = in.zigzag();
+    } else if (field.is(6, kI32)) {
+      page.repetition_bytes = in.zigzag();
+    } else {
+      if (field.is(7, kFalse)) page.is_packed = false;
+      in.skip(field.type);
+    }
+  }
+}
+
+void read_header(ThriftReader& in, Page& page) {
+  page = {};
+  bool is_known = true;
+  int64_t inner = 0;
+  for (Field field; in.next(field);) {
+    if (field.is(1, kI32)) {
+      page.kind = in.zigzag();
+    } else if (field.is(2, kI32)) {
+      page.plain_bytes = in.zigzag();
+    } else if (field.is(3, kI32)) {
+      page.stored_bytes = in.zigzag();
+    } else if (field.is(4, kI32)) {
+      page.checksum = in.zigzag() & 0xFFFFFFFF;
+    } else if (field.is(kDataHeader, kStruct) || field.is(kDictionaryHeader, kStruct)) {
+      inner += field.number;
+      is_known &= read_inner_header(in, field.number == kDataHeader, page);
+    } else if (field.is(kDataHeaderV2, kStruct)) {
+      inner += field.number;
+      read_inner_header_v2(in, page);
+    } else {
+      in.skip(field.type);
+    }
+  }
+  if (!is_known || page.kind != inner - 5) page.kind = kUnknownPage;
+}
+
+// Whether what a header says can be true of a page before which so many bytes lie.
+bool is_sound(const Page& page, int64_t num_left) {
+  for (int64_t number : {page.stored_bytes, page.plain_bytes, page.num_entries, page.definition_bytes,
+                         page.repetition_bytes})
+    if (number < 0 || number > kMostNumber) return false;
+  const int64_t levels = page.level_bytes();
+  if (page.stored_bytes > num_left || levels > page.stored_bytes || levels > page.plain_bytes) return false;
+  // A value takes a byte at least.
+  return page.kind != kDictionary || page.num_entries <= page.plain_bytes;
+}
 
 bool is_varint(uint8_t type) { return type == kI16 || type == kI32 || type == kI64; }
 
@@ -105,6 +182,28 @@ void read_row_group(ThriftReader& in, GroupNumbers& group, std::span<ChunkNumber
 }
 
 }  // namespace
+
+bool read_page_header(std::span<const uint8_t> content, Page& page) {
+  ThriftReader in(content);
+  read_header(in, page);
+  page.at = static_cast<int64_t>(in.at());
+  return !in.failed();
+}
+
+int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {
+  const int64_t end = static_cast<int64_t>(content.size());
+  int64_t at = 0;
+  while (at < end && pages.size() < kMostPages) {
+    ThriftReader in(content, static_cast<size_t>(at));
+    Page page;
+    read_header(in, page);
+    page.at = static_cast<int64_t>(in.at());
+    if (in.failed() || !is_sound(page, end - page.at)) break;
+    pages.push_back(page);
+    at = page.at + page.stored_bytes;
+  }
+  return at;
+}
 
 bool read_footer(std::span<const uint8_t> bytes, std::span<GroupNumbers> groups, std::span<ChunkNumbers> chunks) {
   ThriftReader in(bytes);
