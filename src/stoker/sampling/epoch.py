@@ -346,12 +346,6 @@ class EpochOrder:
         """Return the chunks of a window in slot order; a read-only view. Shape [K]."""
         return self._slot_chunks[self._slots(window)]
 
-    def window_rows(self, window: int) -> tuple[Int64, Int64]:
-        """Return first and past-the-last row of each slot: whole chunks, but for a lane's border. Shape [K] each."""
-        slots = self._slots(window)
-        first = self._slot_first_rows[slots]
-        return first, first + self._slot_counts[slots]
-
     def tables(self, window: int) -> WindowOrder:
         """Return what finds slot and row of a window's positions: made once for many batches.
 
