@@ -213,8 +213,10 @@ class Lane:
                     found[-1][1].append(piece)
                 else:
                     found.append((key, [piece]))
-        if not waits and not all(key in self._slots and self._slots[key].opened for key, _ in found):
-            return None
+        if not waits:
+            slots = [self._slots.get(key) for key, _ in found]  # which may be passed meanwhile
+            if any(slot is None or slot.opened is None for slot in slots):
+                return None
         parts = []
         for key, pieces in found:
             opened = self.window(key)
