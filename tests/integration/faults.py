@@ -32,7 +32,7 @@ CORRUPT = "SourceError: not Parquet, or cannot be decoded"
 
 
 @dataclass(frozen=True)
-class Answer:
+class SoundAnswer:
     """The sound answer of the server."""
 
     status: int
@@ -57,25 +57,25 @@ class Fault:
     name: str
     outcome: str
     times: int | None = None
-    send: Callable[[socket.socket, Answer, threading.Event], None] | None = None
+    send: Callable[[socket.socket, SoundAnswer, threading.Event], None] | None = None
     status: int | None = None
     code: str = ""
     does: str = ""
 
 
-def head(answer: Answer, length: int) -> bytes:
+def head(answer: SoundAnswer, length: int) -> bytes:
     lines = [f"HTTP/1.1 {answer.status} {http.client.responses.get(answer.status, 'Odd')}", f"Content-Length: {length}"]
     dropped = ("content-length", "transfer-encoding", "connection", "keep-alive")
     lines += [f"{name}: {value}" for name, value in answer.headers if name.lower() not in dropped]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def late(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def late(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     over.wait(0.15)
     sock.sendall(head(answer, len(answer.body)) + answer.body)
 
 
-def slow(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def slow(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     sock.sendall(head(answer, len(answer.body)))
     step = len(answer.body) // 5 + 1
     for start in range(0, len(answer.body), step):
@@ -83,27 +83,27 @@ def slow(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
         sock.sendall(answer.body[start : start + step])
 
 
-def reset(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def reset(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     sock.sendall(head(answer, len(answer.body)) + answer.body[: len(answer.body) // 2])
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
-def stall(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def stall(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     sock.sendall(head(answer, len(answer.body)) + answer.body[: len(answer.body) // 2])
     over.wait(30)
     sock.close()
 
 
-def short(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def short(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     sock.sendall(head(answer, max(len(answer.body) - 7, 0)) + answer.body[:-7])
 
 
-def long(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def long(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     sock.sendall(head(answer, len(answer.body) + 4) + answer.body + b"more")
 
 
-def wrong(sock: socket.socket, answer: Answer, over: threading.Event) -> None:
+def wrong(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
     sock.sendall(head(answer, len(answer.body)) + bytes(len(answer.body)))
 
 
@@ -149,7 +149,7 @@ def outcome_of(fault: Fault, operation: str, scheme: str = "s3") -> str:
     return fault.outcome
 
 
-def operation_of(method: str, target: str, answer: Answer) -> str:
+def operation_of(method: str, target: str, answer: SoundAnswer) -> str:
     """Tell what a request asks for."""
     url = urlsplit(target)
     if method == "GET" and ("list-type=2" in url.query or "comp=list" in url.query or url.path.endswith("/")):
@@ -224,13 +224,13 @@ class _Passing(socketserver.StreamRequestHandler):
                 continue
             if fault is not None and fault.status is not None:
                 body = f"<Error><Code>{fault.code}</Code><Message>not today</Message></Error>".encode()
-                answer = Answer(fault.status, [("Content-Type", "application/xml")], body)
+                answer = SoundAnswer(fault.status, [("Content-Type", "application/xml")], body)
             body = b"" if method == "HEAD" else answer.body
             length = next((int(v) for n, v in answer.headers if n.lower() == "content-length"), len(body))
             self.connection.sendall(head(answer, length if method == "HEAD" else len(body)) + body)
 
 
-def ask(upstream: str, method: str, target: str, headers: list[tuple[str, str]]) -> Answer:
+def ask(upstream: str, method: str, target: str, headers: list[tuple[str, str]]) -> SoundAnswer:
     connection = http.client.HTTPConnection(upstream, timeout=20)
     try:
         connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
@@ -238,7 +238,7 @@ def ask(upstream: str, method: str, target: str, headers: list[tuple[str, str]])
             connection.putheader(name, value)
         connection.endheaders()
         answer = connection.getresponse()
-        return Answer(answer.status, answer.getheaders(), answer.read())
+        return SoundAnswer(answer.status, answer.getheaders(), answer.read())
     finally:
         connection.close()
 

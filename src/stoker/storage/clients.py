@@ -54,19 +54,12 @@ _AZURE = {
     **dict.fromkeys(("blob_storage_authority", "blob_storage_scheme"), ("", str)),
     **dict.fromkeys(("dfs_storage_authority", "dfs_storage_scheme"), ("", str)),
 }
-_HADOOP = {
-    **dict.fromkeys(("user", "kerb_ticket"), ("", str)),
-    **dict.fromkeys(("replication", "buffer_size", "default_block_size"), ("", int)),
-    "extra_conf": ("", dict),
-}
 _OPTIONS: Mapping[str, Mapping[str, tuple[str, type]]] = {
     "s3": {**_S3, **_PLACE, **_TIMES},
     "gs": (_gs := {**_GOOGLE, **_PLACE, **_TIMES}),
     "gcs": _gs,
     "abfs": (_abfs := {**_AZURE, **_TIMES}),
     "abfss": _abfs,
-    "hdfs": _HADOOP,
-    "viewfs": _HADOOP,
 }
 # Schemes whose URLs may have options, and whose options are these.
 OWN_SCHEMES = frozenset(_OPTIONS)

@@ -16,8 +16,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -349,7 +349,7 @@ class StreamedRanges(Ranges):
     """A file whose wanted column chunks are fetched window by window, ahead of a reader that goes through all of them.
 
         column A   |window 0|window 1|window 2|         being read: 0   being fetched: 1
-        column B   |window 0|window 1|window 2|
+        column B   |window 3|window 4|window 5|
 
     For a row group too large to be in memory: a window of each column is there, and the next one is on its way.
 
@@ -374,62 +374,56 @@ class StreamedRanges(Ranges):
     ) -> None:
         super().__init__(info, storage, (), on_wait=on_wait)
         total = sum(stop - start for start, stop in spans) or 1
-        self._columns = [
-            _Column(span, max(1 << 18, window_bytes * (span.stop - span.start) // total)) for span in spans
-        ]
-        self._columns.sort(key=lambda column: column.span)
-        self._starts = [column.span.start for column in self._columns]
+        self._windows: list[ByteRange] = []
+        for start, stop in sorted(spans):
+            step = max(1 << 18, window_bytes * (stop - start) // total)
+            self._windows += [ByteRange(at, min(at + step, stop)) for at in range(start, stop, step)]
+        self._starts = [window.start for window in self._windows]
+        self._first = {bisect.bisect_left(self._starts, span.start) for span in spans if span.start < span.stop}
+        self._reads: dict[int, Future[memoryview]] = {}
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") if num_threads else None
-        if self._pool is not None:
-            for column in self._columns:
-                self._ask(column, 0)
+        for w in sorted(self._first):
+            self._ask(w)
 
     def get(self, start: int, stop: int) -> BytesLike:
         """Return bytes [start, stop), which the file has."""
-        c = bisect.bisect_right(self._starts, start) - 1
-        if self._pool is None or c < 0 or start >= self._columns[c].span.stop:
+        w = bisect.bisect_right(self._starts, start) - 1
+        if self._pool is None or w < 0 or start >= self._windows[w].stop:
             return self._read_now(start, stop)
-        return self._from_column(self._columns[c], start, stop)
-
-    def _from_column(self, column: _Column, start: int, stop: int) -> BytesLike:
-        inside = min(stop, column.span.stop)
-        first = (start - column.span.start) // column.window_bytes
-        last = (inside - 1 - column.span.start) // column.window_bytes
-        for window in [window for window in column.parts if window < first]:
-            del column.parts[window]
-        for window in range(first, last + 2):
-            self._ask(column, window)
+        if start == stop:
+            return b""
+        before = w
+        while before not in self._first:
+            before -= 1
+            self._reads.pop(before, None)
+        last = w
+        while self._windows[last].stop < stop and self._follows(last):
+            last += 1
+        for ahead in range(w, last + 1 + self._follows(last)):
+            self._ask(ahead)
         begin = time.perf_counter_ns()
-        waits = any(not column.parts[window].done() for window in range(first, last + 1))
-        views = [column.parts[window].result() for window in range(first, last + 1)]
+        waits = any(not self._reads[i].done() for i in range(w, last + 1))
+        views = [self._reads[i].result() for i in range(w, last + 1)]
         if waits and self._on_wait is not None:
             self._on_wait(begin, time.perf_counter_ns())
-        at = start - column.span.start - first * column.window_bytes
-        if len(views) == 1 and inside == stop:
-            return views[0][at : at + stop - start]
-        joined = b"".join(views)[at : at + inside - start]
-        return joined if inside == stop else joined + bytes(memoryview(self._read_now(inside, stop)).cast("B"))
+        offset, inside = self._starts[w], min(stop, self._windows[last].stop)
+        if inside < stop:
+            views.append(memoryview(self._read_now(inside, stop)).cast("B"))
+        return (views[0] if len(views) == 1 else b"".join(views))[start - offset : stop - offset]
 
-    def _ask(self, column: _Column, window: int) -> None:
-        start = column.span.start + window * column.window_bytes
-        stop = min(start + column.window_bytes, column.span.stop)
-        if self._pool is None or window in column.parts or start >= stop:
-            return
-        self._count(stop - start)
-        column.parts[window] = self._pool.submit(read_of, self._info, self._storage, start, stop - start)
+    def _follows(self, w: int) -> bool:
+        """Whether the window behind this one is of the same column."""
+        return w + 1 < len(self._windows) and w + 1 not in self._first
+
+    def _ask(self, w: int) -> None:
+        if self._pool is not None and w not in self._reads:
+            start, stop = self._windows[w]
+            self._count(stop - start)
+            self._reads[w] = self._pool.submit(read_of, self._info, self._storage, start, stop - start)
 
     def close(self) -> None:
         """Wait for the reads under way and let go of everything."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
-        self._columns = []
-
-
-class _Column:
-    """One column chunk of a stream, and its windows in memory or on their way."""
-
-    def __init__(self, span: ByteRange, window_bytes: int) -> None:
-        self.span = span
-        self.window_bytes = window_bytes
-        self.parts: dict[int, Any] = {}
+        self._reads = {}

@@ -1,20 +1,17 @@
-"""What pyarrow and fsspec open, as storages: Hadoop's file system, web servers, and whatever else fsspec knows."""
+"""What fsspec opens, as storages: web servers, Hadoop's file system (by pyarrow), and whatever else it knows."""
 
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-import pyarrow.fs as pafs
-
 from stoker.errors import SourceError, SourceMissingError
 from stoker.storage.failures import translated
-from stoker.storage.storage import UNKNOWN, BytesLike, ObjectInfo, exactly
+from stoker.storage.storage import UNKNOWN, BytesLike, ObjectInfo
 from stoker.storage.urls import has_scheme
 
 # These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of
@@ -43,71 +40,6 @@ def within(limit_s: float, call: Callable[[], _T]) -> _T:
     if not wait([answer], timeout=limit_s).done:
         raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s")
     return answer.result()
-
-
-class ArrowStorage:
-    """Files of a file system that pyarrow.fs opens.
-
-    Args:
-        filesystem: The file system.
-        root_url: What a URL begins with: "hdfs://host:8020".
-    """
-
-    def __init__(self, filesystem: pafs.FileSystem, *, root_url: str) -> None:
-        self._filesystem = filesystem
-        self._root_url = root_url
-
-    def list(self, url: str) -> list[ObjectInfo]:
-        """Return every file under `url`."""
-        selector = pafs.FileSelector(self._path(url), recursive=True, allow_not_found=True)
-        with translated(url, doing="listing"):
-            infos = within(_LISTING_S, lambda: self._filesystem.get_file_info(selector))
-        found = [self._info(info) for info in infos if info.type == pafs.FileType.File]
-        return sorted(found, key=lambda info: info.url)
-
-    def stat(self, url: str) -> ObjectInfo:
-        """Return what the file system knows of the file `url`."""
-        with translated(url, doing="looking up"):
-            info = within(_ANSWER_S, lambda: self._filesystem.get_file_info(self._path(url)))
-        if info.type != pafs.FileType.File:
-            what = (
-                "is a folder, not a file" if info.type == pafs.FileType.Directory else "does not exist: check the name"
-            )
-            raise SourceMissingError(f"{url} {what}", url=url)
-        return self._info(info)
-
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return `num_bytes` of the file `url` from `offset` on."""
-
-        def read() -> BytesLike:
-            with self._filesystem.open_input_file(self._path(url)) as file:
-                return file.read_at(num_bytes, offset)
-
-        with translated(url, doing="reading"):
-            data = within(2 * _ANSWER_S + num_bytes * _BYTE_S, read)
-        return exactly(data, num_bytes, url=url, offset=offset)
-
-    def write(self, url: str, data: BytesLike) -> None:
-        """Make the file `url`, in place of what has its name: written aside and renamed."""
-        draft = f"{self._path(url)}.{uuid.uuid4().hex}.draft"
-
-        def write() -> None:
-            with self._filesystem.open_output_stream(draft) as file:
-                file.write(data)
-            self._filesystem.move(draft, self._path(url))
-
-        with translated(url, doing="writing"):
-            within(2 * _ANSWER_S + len(data) * _BYTE_S, write)
-
-    def _path(self, url: str) -> str:
-        return url.removeprefix(self._root_url).rstrip("/")
-
-    def _info(self, info: pafs.FileInfo) -> ObjectInfo:
-        version = UNKNOWN if info.mtime_ns is None else str(info.mtime_ns)
-        return ObjectInfo(url=self._root_url + info.path, size_bytes=info.size or 0, version=version)
-
-    def __repr__(self) -> str:
-        return f"ArrowStorage({self._filesystem.type_name!r})"
 
 
 class FsspecStorage:

@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow.fs as pafs
-
+from stoker.errors import SourceError
 from stoker.storage.clients import OWN_SCHEMES, WrongArgumentError, checked_options, web_options
 from stoker.storage.failures import translated
-from stoker.storage.filesystems import ArrowStorage, FsspecStorage
+from stoker.storage.filesystems import FsspecStorage
 from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
 from stoker.storage.storage import WritableStorage
@@ -42,9 +41,6 @@ def storage_for(
         place, query = split_query(url)
         authority = place[len(scheme) + 3 :].split("/", 1)[0]
         given = checked_options(scheme, authority=authority, query=query, options=options)
-        if scheme in ("hdfs", "viewfs"):
-            with translated(place, doing="connecting to"):
-                return ArrowStorage(_hadoop(scheme, authority, given), root_url=f"{scheme}://{authority}")
         return ObjectStorage(scheme, given=given, environment=os.environ if environment is None else environment)
     try:
         import fsspec.core
@@ -54,19 +50,19 @@ def storage_for(
         ) from None
     if scheme in ("http", "https"):
         options = web_options(options)
+    address = url
+    if scheme == "viewfs":  # Hadoop's own name for several of its file systems as one: its client is told by the host
+        host, _, rest = url.partition("://")[2].partition("/")
+        address, options = f"hdfs:///{rest}", {"host": f"viewfs://{host}", "port": 0, **options}
     try:
-        filesystem, path = fsspec.core.url_to_fs(url, **options)
-    except (ValueError, ImportError) as error:
-        raise WrongArgumentError(f"{url}: no client for the scheme {scheme!r}: {error}") from error
+        with translated(without_chain(url), doing="connecting to"):
+            filesystem, path = fsspec.core.url_to_fs(address, **options)
+    except SourceError as error:
+        if isinstance(error.__cause__, ValueError | TypeError | ImportError):
+            raise WrongArgumentError(f"{url}: no client for the scheme {scheme!r}: {error.__cause__}") from error
+        raise
     place = without_chain(url).rstrip("/")
     path = str(path).rstrip("/")
     return FsspecStorage(
         filesystem, root_url=place.removesuffix(path) if path and place.endswith(path) else f"{scheme}://"
     )
-
-
-def _hadoop(scheme: str, authority: str, given: Mapping[str, Any]) -> pafs.FileSystem:
-    if not given:
-        return pafs.FileSystem.from_uri(f"{scheme}://{authority}/")[0]
-    host, _, port = authority.partition(":")
-    return pafs.HadoopFileSystem(**{"host": host or "default", "port": int(port or 0), **given})

@@ -3,8 +3,7 @@
     Storage            what Stoker asks of a store: list, stat, read
     ├── LocalStorage   `local.py`: files of this machine, by plain reads
     ├── ObjectStorage  `object_store.py`: s3, gs, abfss, by obstore; each read proves the version of what it gives
-    ├── ArrowStorage   `filesystems.py`: hdfs, by pyarrow.fs
-    └── FsspecStorage  and any other scheme, where fsspec is installed
+    └── FsspecStorage  `filesystems.py`: hdfs, http and any other scheme, where fsspec is installed
 
 All of them turn what goes wrong below into `SourceError` in one place, `failures.py`. `find_storage.py` knows which one
 opens a URL.

@@ -7,12 +7,13 @@ import os
 import fsspec
 import pyarrow.fs as pafs
 import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper, HadoopFileSystem
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.storage import local as local_module
 from stoker.storage.clients import checked_options, client_of
 from stoker.storage.failures import StoreError, is_transient, translated
-from stoker.storage.filesystems import ArrowStorage, FsspecStorage
+from stoker.storage.filesystems import FsspecStorage
 from stoker.storage.find_storage import storage_for
 from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
@@ -26,8 +27,8 @@ def local(tmp_path):
 
 
 def arrow(tmp_path):
-    inner = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    return ArrowStorage(inner, root_url="s3://"), "s3:/"
+    """As Hadoop's file system is opened: fsspec's view of one of pyarrow's."""
+    return FsspecStorage(ArrowFSWrapper(pafs.LocalFileSystem()), root_url="hdfs://host"), f"hdfs://host{tmp_path}"
 
 
 def memory(tmp_path):
@@ -147,6 +148,32 @@ def test_an_azure_url_names_container_and_account():
     near = {"blob_storage_authority": "127.0.0.1:1", "blob_storage_scheme": "http"}
     found = client_of("abfss", authority="box@account.dfs.core.windows.net", given=near, environment={})
     assert found.config["endpoint"] == "http://127.0.0.1:1/account"
+
+
+class _Hadoop(HadoopFileSystem):
+    """Hadoop's client, which notes what it is told and connects to nothing."""
+
+    cachable = False
+
+    def __init__(self, **told):
+        self.told = told
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("hdfs://name:8020/a/b", {"host": "name", "port": 8020}),
+        ("viewfs://cluster/a/b", {"host": "viewfs://cluster", "port": 0}),
+    ],
+)
+def test_hadoops_client_is_told_where_a_file_system_is(url, told):
+    fsspec.register_implementation("hdfs", _Hadoop, clobber=True)
+    try:
+        storage = storage_for(url)
+    finally:
+        fsspec.register_implementation("hdfs", HadoopFileSystem, clobber=True)
+    assert storage._filesystem.told == told
+    assert repr(storage) == f"FsspecStorage({url.removesuffix('/a/b')!r})"
 
 
 def test_an_etag_is_the_version_where_there_is_one():
