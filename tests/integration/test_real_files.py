@@ -176,7 +176,7 @@ def test_every_bad_file_is_a_source_error_however_it_is_read(shared_data):
     wrong = [
         (task["path"], task["chunk_size"], answer)
         for task, answer in zip(tasks, answers, strict=True)
-        if answer["kind"] != "refused" or not answer["text"].startswith("SourceError")
+        if answer["kind"] != "refused" or not answer["text"].startswith(("SourceError", "SourceCorruptError"))
     ]
     if version_written(PAGE.read_text()) == version_now():
         assert not wrong
