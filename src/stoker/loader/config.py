@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
@@ -221,9 +221,7 @@ _LEAST: dict[str, int | None] = {
     "seed": None,
 }
 
-DEFAULTS: dict[str, Any] = {
-    one.name: one.default for one in fields(LoaderConfig) if one.name in LoaderOptions.__annotations__
-}
+DEFAULTS: dict[str, Any] = {name: getattr(LoaderConfig, name) for name in LoaderOptions.__annotations__}
 
 
 def make_config(options: LoaderOptions) -> LoaderConfig:

@@ -81,10 +81,13 @@ class UnitPart(NamedTuple):
 
 
 class Resident(Protocol):
-    """Records of chunks that stay on a device. Safe to use from several threads."""
+    """Records of chunks that stay on a device. Safe to use from several threads.
+
+    Attributes:
+        first_row: Where each chunk's records begin there; -1 where it does not lie there. Shape [N].
+    """
 
     first_row: Int64
-    """Where each chunk's records begin there; -1 where it does not lie there. Shape [N]."""
 
     def open(self, num_samples: Int64, record_bytes: int) -> None:
         """Say what there is, before anything else is asked.
