@@ -458,13 +458,14 @@ class _Examination:
         return all(path.doubt < _SETTLED for path in self._numbers().paths if path.key in judged)
 
     def _verify(self) -> None:
-        """Run the best fixes once more, twice in turn where there is time."""
+        """Run the best fixes once more, twice in turn, as far as there is time."""
         fixes = conclude(self._numbers()).fixes[: self._settings.verify]
         seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * self._settings.budget_s / max(1, 2 * len(fixes))))
         rates: dict[str, list[float]] = {}
         for fix in (*fixes, *reversed(fixes)):
             measured = self._measured[fix.key]
-            if fix.key in rates and measured.takes_s(seconds) > self._left_s(1.0):
+            grace_s = 0.0 if fix.key in rates else _GRACE * self._settings.budget_s
+            if measured.takes_s(seconds) > max(self._left_s(1.0), grace_s):
                 continue
             self._say(f"verifying: {fix.text}")
             run = measured.way.run(seconds)

@@ -177,15 +177,14 @@ def run_cold(
     if run.stall < _HARDLY and sum(taken.sizes) >= _MANY_WINDOWS * window_samples:
         return run
     built = _built(itertools.chain.from_iterable(tracks), sampled)
-    most = rough_rate(built, num_builders)
+    num_built, built_s = sum(size for *_, size in built), sum(stop - start for start, stop, _ in built)
     # Some windows lay ready when the run began: a loop that has seen no more tells what its step took, unless less can
     # be built.
-    if most is None or (run.stall < _HARDLY and most[0] >= run.rate_s):
+    if built_s <= 0 or (run.stall < _HARDLY and num_builders * num_built / built_s >= run.rate_s):
         return run
-    whole, low, high = (
-        built_rate(built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples)
-        or most
-    )
+    whole, low, high = built_rate(
+        built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples
+    ) or rough_rate(built)
     # Less was built than the loop took of what lay ready: the rest of its time it would have waited.
     stall = max(run.stall, 1 - whole / run.rate_s) if run.rate_s > 0 else run.stall
     return replace(run, rate_s=whole, low=min(low, whole), high=max(high, whole), stall=stall)
@@ -258,12 +257,10 @@ def built_rate(
     return (num_built - num_ahead) / seconds, float(rates.min()), float(rates.max())
 
 
-def rough_rate(built: Sequence[tuple[float, float, int]], num_builders: int) -> tuple[float, float, float] | None:
-    """Return about what so many threads build, of what a few units took; None of none."""
-    num, busy_s = sum(size for *_, size in built), sum(stop - start for start, stop, _ in built)
-    if not num or busy_s <= 0:
-        return None
-    rate_s = num_builders * num / busy_s
+def rough_rate(built: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
+    """Return about what a run gave of which only a few units were built, one at least."""
+    seconds = max(stop for _, stop, _ in built) - min(start for start, *_ in built)
+    rate_s = sum(size for *_, size in built) / seconds
     return rate_s, (1 - _ROUGH) * rate_s, (1 + _ROUGH) * rate_s
 
 

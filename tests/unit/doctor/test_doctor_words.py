@@ -12,7 +12,7 @@ from tests.unit.doctor.numbers_made import numbers, path
 
 from stoker.doctor.gpu import NO_GPU, NO_LIBRARY, GpuWatch
 from stoker.doctor.results import Rate
-from stoker.doctor.runs import built_rate, steady_rate
+from stoker.doctor.runs import built_rate, rough_rate, steady_rate
 from stoker.doctor.verdict import cause_of
 from stoker.doctor.words import cost_text, factor_text, rate_text, share_text, size_text, time_text
 
@@ -112,6 +112,11 @@ def test_a_run_that_was_built_in_one_burst_far_ahead_of_its_loop_has_a_lowest_ra
     built = [(1.0 + 0.01 * i, 1.0 + 0.01 * (i + 1), 1_000) for i in range(40)] + [(9.0, 9.1, 10)]
     rate = built_rate(built, num_first=2, begun=[float(i) for i in range(12)], sizes=[64] * 12, window_samples=100)
     assert 0 <= rate[1] <= rate[2]
+
+
+def test_a_few_units_promise_no_more_than_came_of_them_together():
+    rate, low, high = rough_rate([(0.0, 2.0, 500), (0.0, 4.0, 500), (2.0, 4.0, 500)])
+    assert (rate, low, high) == (375, pytest.approx(375 * 0.7), pytest.approx(375 * 1.3))
 
 
 BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "decode": 1.0, "publish": 0.5}
