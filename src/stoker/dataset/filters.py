@@ -218,32 +218,36 @@ def _condition(schema: pa.Schema, name: str, op: str, value: Any) -> pc.Expressi
     many = [_literal(name, kind, one) for one in (value if op in ("in", "not in") else [value])]
     if pa.types.is_float16(kind):  # which Arrow does not compare
         kind = pa.float32()
-        field, many = field.cast(kind), [one if isinstance(one, Beyond) else one.cast(kind) for one in many]
+        field, many = field.cast(kind), [one.cast(kind) for one in many if isinstance(one, pa.Scalar)]
     if op in ("in", "not in"):
         return _among(field, kind, many, is_in=op == "in")
     (right,) = many
-    return _beyond(field, kind, op, right) if isinstance(right, Beyond) else _COMPARE[op](field, right)
+    return _COMPARE[op](field, right) if isinstance(right, pa.Scalar) else _beyond(field, kind, op, right)
 
 
 def _none(field: pc.Expression) -> pc.Expression:
     return field.is_null() & field.is_valid()
 
 
-def _beyond(field: pc.Expression, kind: pa.DataType, op: str, value: Beyond) -> pc.Expression:
-    """Return how values compare with a number that none of them is."""
-    if value.floor is not None and op in ("<", "<="):
-        return field <= pa.scalar(value.floor, kind)
-    if value.floor is not None and op in (">", ">="):
-        return field > pa.scalar(value.floor, kind)
-    is_true = op == "!=" or (not value.is_nan and op in (("<", "<=") if value.is_above else (">", ">=")))
-    return field.is_valid() if is_true else _none(field)
+def _beyond(field: pc.Expression, kind: pa.DataType, op: str, value: float) -> pc.Expression:
+    """Return how the integers of a column compare with a number that none of them is."""
+    if op == "!=":
+        return field.is_valid()
+    if op == "==" or value != value:  # NaN
+        return _none(field)
+    low, high = _bounds(kind)
+    below = high if value > high else low - 1 if value < low else math.floor(value)  # the greatest one below it
+    if below < low:
+        return _none(field) if op in ("<", "<=") else field.is_valid()
+    limit = pa.scalar(below, kind)
+    return field <= limit if op in ("<", "<=") else field > limit
 
 
 def _among(
-    field: pc.Expression, kind: pa.DataType, values: Sequence[pa.Scalar | Beyond], *, is_in: bool
+    field: pc.Expression, kind: pa.DataType, values: Sequence[pa.Scalar | float], *, is_in: bool
 ) -> pc.Expression:
     """Return whether a value equals one of some: as `=` would say of each, or `!=` of all."""
-    found = [value for value in values if not isinstance(value, Beyond)]
+    found = [value for value in values if isinstance(value, pa.Scalar)]
     if pa.types.is_floating(kind):
         found = [value for value in found if value.as_py() == value.as_py()]  # NaN equals nothing
         if any(value.as_py() == 0 for value in found):
@@ -351,28 +355,13 @@ def needed_columns(schema: pa.Schema, expression: pc.Expression) -> pa.Schema:
             return part
 
 
-@dataclass(frozen=True)
-class Beyond:
-    """A number that no value of a column is.
-
-    Attributes:
-        floor: The greatest integer below it; None where all values of the column are less, or greater.
-        is_above: Whether all of them are less, where there is no such integer.
-        is_nan: Whether it is no number at all.
-    """
-
-    floor: int | None = None
-    is_above: bool = False
-    is_nan: bool = False
-
-
-def _literal(name: str, kind: pa.DataType, value: Any) -> pa.Scalar | Beyond:
+def _literal(name: str, kind: pa.DataType, value: Any) -> pa.Scalar | float:
     """Return a value in the type of a column.
 
         decimal(5, 2)   1.25, Decimal("1.25")     Decimal("1.255") does not fit
         timestamp[ms]   datetime, date            a microsecond does not fit
         float32         0.1                       the nearest float32
-        int8            1, 1.0                    1.5 and 300 are no int8: `Beyond` says where they lie
+        int8            1, 1.0                    1.5 and 300 are no int8: they come back as they are
 
     Args:
         name: Of the column, for errors.
@@ -402,21 +391,16 @@ def _does_not_fit(name: str, kind: pa.DataType, value: object, reason: str) -> V
     return ValueError(f"filters: column {name!r} is {kind}, and {value!r} does not fit it: {reason}")
 
 
-def _integer(kind: pa.DataType, value: float) -> pa.Scalar | Beyond:
-    if isinstance(value, float):
-        if math.isnan(value):
-            return Beyond(is_nan=True)
-        if math.isinf(value):
-            return Beyond(is_above=value > 0)
-        if not value.is_integer():
-            inner = _integer(kind, math.floor(value))
-            return inner if isinstance(inner, Beyond) else Beyond(floor=math.floor(value))
-        value = int(value)
+def _bounds(kind: pa.DataType) -> tuple[int, int]:
+    """Return the least and the greatest integer of a type."""
     is_signed = pa.types.is_signed_integer(kind)
-    most = 2 ** (kind.bit_width - is_signed) - 1
-    if not -(most + 1) * is_signed <= value <= most:
-        return Beyond(is_above=value > most)
-    return pa.scalar(value, kind)
+    most: int = 2 ** (kind.bit_width - is_signed) - 1
+    return -(most + 1) * is_signed, most
+
+
+def _integer(kind: pa.DataType, value: float) -> pa.Scalar | float:
+    low, high = _bounds(kind)
+    return pa.scalar(int(value), kind) if low <= value <= high and value == int(value) else value
 
 
 def _float(name: str, kind: pa.DataType, value: float | Decimal) -> pa.Scalar:
