@@ -1,11 +1,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include "../parquet/decode.h"
@@ -125,6 +127,16 @@ void bind_columns_of_pages(nb::module_& module) {
              "Decode the pages that were planned, all columns in one call; None for each of which one is wrong.");
   module.def("can_decompress", [](int64_t codec) { return can_decompress(static_cast<Codec>(codec)); },
              nb::arg("codec"), "Whether pages of a codec, a number of the format, are decompressed here.");
+  module.def(
+      "read_page_sizes",
+      [](const Array<const uint8_t>& content) -> std::optional<std::tuple<int64_t, int64_t, int64_t, bool>> {
+        Page page;
+        if (!read_page_header(content, page)) return {};
+        return std::tuple(page.at, page.stored_bytes, page.plain_bytes, is_inflated(page));
+      },
+      nb::arg("content"),
+      "Return bytes of the header of the page at the beginning, of its content as stored and once decompressed, and "
+      "whether that is far too much; None where there is no whole header.");
   module.def(
       "read_dictionary_header",
       [](const Array<const uint8_t>& content) -> std::optional<std::pair<int64_t, int64_t>> {

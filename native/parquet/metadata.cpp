@@ -79,6 +79,7 @@ bool is_sound(const Page& page, int64_t num_left) {
                          page.repetition_bytes})
     if (number < 0 || number > kMostNumber) return false;
   const int64_t levels = page.level_bytes();
+  if (is_inflated(page)) return false;
   if (page.stored_bytes > num_left || levels > page.stored_bytes || levels > page.plain_bytes) return false;
   // A value takes a byte at least.
   return page.kind != kDictionary || page.num_entries <= page.plain_bytes;

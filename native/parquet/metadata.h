@@ -38,6 +38,13 @@ struct Page {
 // Behind it may lie the beginning of another page, or what is none.
 int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages);
 
+// Whether a page claims to become far more than what is stored of it, before any memory is taken for it. Writers end pages
+// at about a megabyte; larger ones hold large values, which compress less than this.
+inline bool is_inflated(const Page& page) {
+  constexpr int64_t kUsual = 64 << 20, kMostRatio = 16;
+  return page.plain_bytes > kUsual && page.plain_bytes / kMostRatio > page.stored_bytes;
+}
+
 // Reads the header of the page at the beginning of `content`; false where it is none, or cut short.
 bool read_page_header(std::span<const uint8_t> content, Page& page);
 

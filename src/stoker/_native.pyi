@@ -94,6 +94,11 @@ def can_decompress(codec: int) -> bool:
     Whether pages of a codec, a number of the format, are decompressed here.
     """
 
+def read_page_sizes(content: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int, int, bool] | None:
+    """
+    Return bytes of the header of the page at the beginning, of its content as stored and once decompressed, and whether that is far too much; None where there is no whole header.
+    """
+
 def read_dictionary_header(content: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int] | None:
     """
     Return bytes and values of the dictionary page at the beginning; None where there is none.

@@ -19,6 +19,7 @@ from stoker.fields.offsets import Int64
 from stoker.metrics.stages import OnStage
 from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
+from stoker.parquet.pages import MOST_DECODED_BYTES
 from stoker.parquet.schema import Sizes, align, flat_fields, restrict
 from stoker.storage.fetch import (
     ByteRange,
@@ -231,6 +232,7 @@ class RowReader:
                 spans=spans,
                 part_rows=self.survey.num_rows[unit.start : unit.stop].tolist(),
                 coded=footer.layout.stored_names(want.coded),
+                most_bytes=max(MOST_DECODED_BYTES, 8 * self._cut.chunk_bytes),
                 where=where,
                 url=info.url,
             )

@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stoker._native import read_page_sizes
 from stoker.errors import SourceError
 from stoker.parquet.instants import check_instants, int96_paths
-from stoker.parquet.pages import Leaf, NativeColumns
+from stoker.parquet.pages import MOST_DECODED_BYTES, Leaf, NativeColumns
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 # What pyarrow reads at once of each column where rows come by parts; a page is decoded as a whole in any case.
 _STREAM_BUFFER_BYTES = 1 << 18
+# A page header has some 20 to 60 bytes; with statistics of strings, as many as these have.
+_HEADER_BYTES = (128, 1 << 16)
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
@@ -62,6 +65,7 @@ class RowGroups:
         spans: Where their column chunks lie: of each row group, leaf column -> place.
         part_rows: Rows of each part.
         coded: Columns of strings that may come as Arrow's dictionary.
+        most_bytes: More than the strings of a column may take once they are decoded.
         where: The fragment or row group, for errors.
         url: The file, for errors.
     """
@@ -72,6 +76,7 @@ class RowGroups:
     spans: Sequence[Mapping[int, ByteRange]]
     part_rows: Sequence[int]
     coded: Collection[str] = ()
+    most_bytes: int = MOST_DECODED_BYTES
     where: str
     url: str
 
@@ -141,6 +146,7 @@ class RowGroups:
                 group,
                 {leaf: spans[leaf] for leaf in leaves},
                 coded=self.coded,
+                most_bytes=self.most_bytes,
                 is_whole=is_whole,
             )
             for group, spans in zip(self.numbers, self.spans, strict=True)
@@ -174,6 +180,7 @@ class RowGroups:
         Raises behind the last where they have other rows than their footer says, and where lists hold more: pyarrow
         stops behind those that it expects, and says nothing.
         """
+        self._check_page_sizes(paths, groups)
         is_whole = len(self.part_rows) == 1
         beginning = self.ranges.beginning
         file = pq.ParquetFile(
@@ -208,6 +215,30 @@ class RowGroups:
                 f"its rows hold {entries[i]:,} values and empty lists of column {paths[i]}, "
                 f"its footer promises {promised[i]:,}"
             )
+
+    def _check_page_sizes(self, paths: Sequence[str], groups: Sequence[int]) -> None:
+        """Raise where a page claims far more than what is stored of it: pyarrow takes the memory before it looks.
+
+        Not where a stream goes through a column once, ahead of its reader.
+        """
+        leaves = [self.footer.layout.paths.index(path) for path in paths] if self.ranges.may_jump else []
+        spans = [spans for group, spans in zip(self.numbers, self.spans, strict=True) if group in groups]
+        for (path, leaf), of_group in itertools.product(zip(paths, leaves, strict=False), spans):
+            at, stop = of_group[leaf]
+            while at < stop:
+                found = None
+                for num_bytes in _HEADER_BYTES:
+                    content = self.ranges.get(at, min(at + num_bytes, stop))
+                    found = found or read_page_sizes(np.frombuffer(content, np.uint8))
+                if found is None:
+                    break  # pyarrow says what is wrong
+                header_bytes, stored_bytes, plain_bytes, is_inflated = found
+                if is_inflated:
+                    raise ValueError(
+                        f"column {path}: a page of {stored_bytes:,} bytes claims to hold {plain_bytes:,}, which is not "
+                        "believed; write the file with smaller pages, or leave the column out"
+                    )
+                at += max(header_bytes + stored_bytes, 1)
 
     def _first_failure(self, paths: Sequence[str]) -> SourceError | None:
         """Return the error of the first column chunk that pyarrow cannot decode: of many it does not say which."""

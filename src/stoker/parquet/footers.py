@@ -48,6 +48,9 @@ _MEMORY_BYTES = 256 << 20
 _NUMBERS_BYTES = 32 << 20
 # Parsed footers that stay: threads work on neighbouring fragments, which share few files.
 _NUM_PARSED = 32
+# pyarrow takes ten times a footer's bytes to read it. A larger one than this is a small part of a file that was
+# written in earnest: of 10,000 columns in 100 row groups of 100 MB each it has 100 MB, and the file 10 GB.
+_MOST_FOOTER_BYTES, _MOST_FOOTER_SHARE = 24 << 20, 16
 _BATCH_FILES = 1024
 # One footer takes lz4 2 us and zstd 50 us, most of them to set up, for a quarter of the size.
 _CODEC = "lz4"
@@ -120,6 +123,12 @@ def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BY
     length = int.from_bytes(tail[-8:-4], "little")
     if length + 12 > size:
         raise SourceError(f"{url} is corrupt: a footer of {length:,} bytes in a file of {size:,}", url=url)
+    if length > max(_MOST_FOOTER_BYTES, size // _MOST_FOOTER_SHARE):
+        raise SourceError(
+            f"{url} has a footer of {length:,} bytes in a file of {size:,}, which takes ten times as much to read: "
+            "write it with larger row groups, or fewer columns",
+            url=url,
+        )
     if length + 8 > tail_bytes:
         missing = length + 8 - tail_bytes
         tail = bytes(read_of(info, storage, size - length - 8, missing)) + tail

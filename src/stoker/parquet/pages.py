@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker._native import Column, ColumnReader, DecodedRows, can_decompress, decode_columns
 from stoker.parquet.footer_numbers import Numbers
@@ -44,6 +45,8 @@ _PIECE_BYTES = 256 << 10
 # Where only some rows are read, a page of more values is pyarrow's, which decodes some of it at a time: one of a
 # hundred bytes may hold a hundred million values that are all the same.
 _MOST_VALUES = 4 << 20
+# More than a few chunks of the usual size: estimates are off by a factor now and then.
+MOST_DECODED_BYTES = 256 << 20
 _MOST_STRING_BYTES = (1 << 31) - 1
 _NOTHING = np.zeros(0, np.uint8)
 
@@ -130,6 +133,7 @@ class NativeColumns:
         group: The row group.
         spans: Leaf columns that are wanted -> where their column chunks lie.
         coded: Columns of strings that are wanted as Arrow's dictionary.
+        most_bytes: More than the strings of a column may take once they are looked up in their dictionary.
         is_whole: Whether all rows are taken at once.
         piece_bytes: The least that is read of a column at a time.
     """
@@ -143,6 +147,7 @@ class NativeColumns:
         spans: Mapping[int, ByteRange],
         *,
         coded: Collection[str] = (),
+        most_bytes: int = MOST_DECODED_BYTES,
         is_whole: bool,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
@@ -152,7 +157,15 @@ class NativeColumns:
         num_rows = int(numbers.groups["num_rows"][group])
         columns = [(known[leaf], span, chunks[leaf]) for leaf, span in spans.items() if leaf in known]
         self._columns = [
-            _ColumnChunk(leaf, span, chunk, num_rows, is_coded=leaf.name in coded, is_whole=is_whole)
+            _ColumnChunk(
+                leaf,
+                span,
+                chunk,
+                num_rows,
+                is_coded=leaf.name in coded,
+                is_whole=is_whole,
+                most_decoded_bytes=most_bytes,
+            )
             for leaf, span, chunk in columns
             if can_decompress(int(chunk["codec"]))
         ]
@@ -224,10 +237,19 @@ class _ColumnChunk:
         num_rows: Rows of the row group.
         is_coded: Whether strings come as Arrow's dictionary.
         is_whole: Whether all rows are taken at once.
+        most_decoded_bytes: More than strings may take once they are looked up in their dictionary.
     """
 
     def __init__(
-        self, leaf: Leaf, span: ByteRange, chunk: np.void, num_rows: int, *, is_coded: bool, is_whole: bool
+        self,
+        leaf: Leaf,
+        span: ByteRange,
+        chunk: np.void,
+        num_rows: int,
+        *,
+        is_coded: bool,
+        is_whole: bool,
+        most_decoded_bytes: int,
     ) -> None:
         self.leaf = leaf
         self.span = span
@@ -243,6 +265,7 @@ class _ColumnChunk:
             most_page_values=self._num_values if is_whole else _MOST_VALUES,
         )
         self._is_coded = is_coded
+        self._most_decoded_bytes = most_decoded_bytes
         self._num_left = num_rows
         self._at = span.start
         self._rest = _NOTHING  # read, behind the last page that is there as a whole
@@ -352,6 +375,7 @@ class _ColumnChunk:
         if rows.indices and self._dictionary is not None:
             buffers = [valid, memory.slice(rows.values_at, rows.indices * 4)]
             indices = pa.Array.from_buffers(pa.int32(), rows.indices, buffers, num_nulls)
+            self._check_looked_up(self._dictionary, indices)
             found.append(pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False))
         elif rows.indices:  # of which each is null
             found.append(pa.nulls(rows.indices, kind))
@@ -359,6 +383,22 @@ class _ColumnChunk:
             buffers = [valid, memory.slice(rows.offsets_at), memory.slice(rows.strings_at, rows.string_bytes)]
             found.append(pa.Array.from_buffers(kind, num_plain, buffers, num_nulls, offset=rows.indices))
         return found
+
+    def _check_looked_up(self, dictionary: pa.Array, indices: pa.Array) -> None:
+        """Raise where a long word of the dictionary stands for so many rows that they would take all memory.
+
+        How large rows are is estimated by the mean of the dictionary's words, and a file of 3 kB may hold a gigabyte.
+        """
+        lengths = pc.binary_length(dictionary)
+        if len(indices) * (pc.max(lengths).as_py() or 0) <= self._most_decoded_bytes:
+            return
+        num_bytes = pc.sum(lengths.cast(pa.int64()).take(indices)).as_py() or 0
+        if num_bytes > self._most_decoded_bytes:
+            raise ValueError(
+                f"column {self.leaf.name}: {len(indices):,} rows take {num_bytes:,} bytes once decoded, and the file "
+                f"says nothing of it; write it with size statistics or in smaller row groups, raise chunk_size, or "
+                f"leave the column out"
+            )
 
 
 def _valid(memory: pa.Buffer, rows: DecodedRows) -> pa.Buffer | None:

@@ -270,6 +270,11 @@ class Ranges:
         self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
 
     @property
+    def may_jump(self) -> bool:
+        """Whether any bytes of it can be looked at, in any order, for next to nothing."""
+        return True
+
+    @property
     def beginning(self) -> memoryview | None:
         """The beginning of the file, where that is all there is in memory; None where it is not."""
         if len(self._buffers) == 1 and self._buffers[0][0].start == 0:
@@ -410,6 +415,11 @@ class StreamedRanges(Ranges):
         if inside < stop:
             views.append(memoryview(self._read_now(inside, stop)).cast("B"))
         return (views[0] if len(views) == 1 else b"".join(views))[start - offset : stop - offset]
+
+    @property
+    def may_jump(self) -> bool:
+        """False where column chunks are fetched ahead, from their beginning to their end."""
+        return self._pool is None
 
     def _follows(self, w: int) -> bool:
         """Whether the window behind this one is of the same column."""

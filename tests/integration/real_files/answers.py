@@ -209,7 +209,7 @@ def check_refusal(source: Source, explored: Explored) -> None:
     Raises:
         AssertionError: pyarrow reads it, with page checksums verified.
     """
-    if explored.answer.error == "SourceError":
+    if explored.answer.error in ("SourceError", "SourceCorruptError"):
         try:
             source.read()
         except (pa.ArrowException, OSError, ValueError, TypeError):

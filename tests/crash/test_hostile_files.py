@@ -1,0 +1,99 @@
+"""Small files that claim much, or become much: an error that names them, before the memory is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+CHUNK_BYTES, NUM_THREADS = 32 << 20, 2
+# What is promised: a chunk for each thread, and this much.
+BOUND_BYTES = NUM_THREADS * CHUNK_BYTES + (256 << 20)
+
+LOADS = """
+import json, resource, sys
+import stoker
+from stoker.loader.loader import Loader
+
+def peak_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before, found = peak_bytes(), None
+try:
+    with Loader(stoker.Dataset(sys.argv[1]), batch_size=8, num_threads=int(sys.argv[2])) as loader:
+        num_rows = sum(1 for batch in loader for _ in batch[loader.spec.names[0]])
+except stoker.StokerError as error:
+    found = [type(error).__name__, str(error)]
+print(json.dumps({"peak_bytes": peak_bytes() - before, "error": found}))
+"""
+
+
+def long_pages(path: Path, kind: str) -> None:
+    """A page of 120 MB in some kilobytes."""
+    word = "x" * 1_000_000
+    values = [[word] * 4] * 30 if kind == "list" else [{"s": word}] * 120 if kind == "struct" else [word] * 120
+    pq.write_table(pa.table({"s": values}), path, compression="zstd", use_dictionary=False, write_statistics=False)
+
+
+def long_word(path: Path) -> None:
+    """A dictionary of short words and a long one, which stands for nearly all rows: 400 MB in some kilobytes."""
+    words = pa.array(["x" * 400_000, *(f"w{i}" for i in range(2000))])
+    indices = np.zeros(3000, np.int32)
+    indices[-2000:] = np.arange(1, 2001)
+    column = pa.DictionaryArray.from_arrays(pa.array(indices), words)
+    pq.write_table(pa.table({"s": column}), path, compression="zstd", write_statistics=False, store_schema=False)
+
+
+def long_footer(path: Path) -> None:
+    """A footer that is nearly all of its file."""
+    table = pa.table({"x": [1, 2, 3]}).replace_schema_metadata({"note": "x" * (12 << 20)})
+    pq.write_table(table, path)
+
+
+FILES = {
+    "page": (lambda path: long_pages(path, "plain"), "SourceCorruptError", "column s: a page of"),
+    "page of a list": (lambda path: long_pages(path, "list"), "SourceCorruptError", "column s.list.element: a page of"),
+    "page of a struct": (lambda path: long_pages(path, "struct"), "SourceCorruptError", "column s.s: a page of"),
+    "word of a dictionary": (long_word, "SourceCorruptError", "column s: 3,000 rows take 4"),
+    "footer": (long_footer, "SourceError", "a footer of"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_small_file_that_becomes_much_is_refused_before_it_does(tmp_path, kind):
+    write, error, said = FILES[kind]
+    path = tmp_path / "hostile.parquet"
+    write(path)
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, str(path), str(NUM_THREADS)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    found = json.loads(done.stdout)
+    assert found["error"] is not None
+    assert found["error"][0] == error
+    assert said in found["error"][1]
+    assert str(path) in found["error"][1]
+    assert found["peak_bytes"] < BOUND_BYTES
+
+
+def test_what_is_large_in_the_file_may_be_large_in_memory(tmp_path):
+    """Pages of images do not compress: nothing of them is refused."""
+    path = tmp_path / "large.parquet"
+    image = np.random.default_rng(0).bytes(1 << 20)
+    pq.write_table(pa.table({"image": [image] * 80}), path, compression="zstd", use_dictionary=False)
+    import stoker
+
+    with stoker.Loader(stoker.Dataset(path), batch_size=16) as loader:
+        assert sum(len(batch["image"]) for batch in loader) == 80
