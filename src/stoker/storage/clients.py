@@ -118,7 +118,9 @@ def _typed(scheme: str, name: str, value: Any) -> Any:
         except ValueError:
             raise WrongArgumentError(f"{name} in a URL must be a number, not {value!r}") from None
     if not isinstance(value, int | float if kind is float else kind):
-        raise WrongArgumentError(f"storage_options for {scheme}: {name} must be {kind.__name__}, not {value!r}")
+        raise WrongArgumentError(
+            f"storage_options for {scheme}: {name} must be {kind.__name__}, not {type(value).__name__}"
+        )
     return value
 
 

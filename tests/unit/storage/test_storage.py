@@ -129,6 +129,12 @@ def test_options_a_client_does_not_take_are_an_error_that_names_those_it_takes(u
         storage_for(url, storage_options={option: 7.5})
 
 
+def test_an_option_of_the_wrong_type_is_named_without_its_value():
+    with pytest.raises(ValueError, match="secret_key must be str, not int") as caught:
+        storage_for("s3://b/a", storage_options={"secret_key": 7316})
+    assert "7316" not in str(caught.value)
+
+
 def test_local_files_take_no_options():
     with pytest.raises(ValueError, match="local"):
         storage_for("/a", storage_options={"key": "x"})
