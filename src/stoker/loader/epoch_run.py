@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
@@ -131,18 +132,10 @@ class Run:
         self._is_closed = False
         self._closing = threading.RLock()
         self._filler = self._make_filler()
+        resident = settings.delivery.resident
+        told: dict[str, Any] = {"stages": stages, "subjects": self._subjects, "uses": self._uses, "resident": resident}
         self._lanes = [
-            Lane(
-                lane,
-                opened,
-                self._filler,
-                units_in=orders.units_in,
-                stages=stages,
-                subjects=self._subjects,
-                uses=self._uses,
-                resident=settings.delivery.resident,
-            )
-            for lane in orders.lanes_of_epoch(epoch)
+            Lane(lane, opened, self._filler, units_in=orders.units_in, **told) for lane in orders.lanes_of_epoch(epoch)
         ]
         self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=epoch)
         self._gatherer = Gatherer(
