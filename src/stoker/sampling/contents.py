@@ -251,26 +251,28 @@ def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
     """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
     if saved.files is None:
         return None
-    known = _entries_of(saved.files).tolist()
-    by_name = {entry >> _LAYOUT_BITS: i for i, entry in reversed([*enumerate(known)])}
+    known, shift = _entries_of(saved.files), np.uint64(_LAYOUT_BITS)
+    names = (known >> shift).tolist()
+    by_name = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
 
-    def places(entries: UInt64) -> list[int]:
-        return [by_name.get(entry >> _LAYOUT_BITS, -1) for entry in entries.tolist()]
+    def places(entries: UInt64) -> Int64:
+        return np.array([by_name.get(name, -1) for name in (entries >> shift).tolist()], np.int64)
 
     entries = files.entries
-    place = np.array(places(entries), np.int64)
+    place = places(entries)
     if (place < 0).all():  # told below another root, perhaps
         for inside, others in files.entries_below():
-            found = np.array(places(others), np.int64)
+            found = places(others)
             if (found >= 0).sum() > (place >= 0).sum():
                 place, entries = np.full_like(place, -1), np.zeros_like(entries)
                 place[inside], entries[inside] = found, others
-    at = [*zip(files.names, place.tolist(), entries.tolist(), strict=True)]
     is_known = place >= 0
+    is_changed = is_known.copy()
+    is_changed[is_known] = known[place[is_known]] != entries[is_known]
     return Comparison(
         place=place,
-        added=tuple(name for name, i, _ in at if i < 0),
-        changed=tuple(name for name, i, entry in at if i >= 0 and known[i] != entry),
+        added=tuple(files.names[i] for i in np.flatnonzero(~is_known)),
+        changed=tuple(files.names[i] for i in np.flatnonzero(is_changed)),
         num_gone=len(known) - len(np.unique(place[is_known])),
         is_in_order=bool((np.diff(place[is_known]) > 0).all()),
     )
