@@ -119,3 +119,15 @@ def test_what_is_missing_is_named_and_timed_by_what_was_built(place, run, run_js
 def test_wrong_usage_is_told_from_what_is_missing(place, wrong, run):  # noqa: F811
     assert run("ready", "a", "--cache", "cache", "--batch-size", 4, *wrong)[0] == 2
     assert not (place / "cache").exists()
+
+
+def test_what_the_mirror_has_is_told_from_what_is_to_be_built(place, run, run_json):  # noqa: F811
+    common = ["a", "--chunk-size", 4000]
+    assert run("warm", *common, "--cache", "other", "--mirror", "mirror")[0] == 0
+    arguments = ["ready", *common, "--cache", "cache", "--steps", 9, "--batch-size", 10]
+    code, found = run_json(*arguments, "--mirror", "mirror")
+    assert (code, found["num_mirrored"], found["missing_bytes"]) == (1, found["num_missing"], 0)
+    assert "mirror" in found["rate"]
+    code, found = run_json(*arguments)
+    assert (code, found["num_mirrored"]) == (1, 0)
+    assert found["num_missing"] > 0

@@ -59,6 +59,7 @@ stoker ready train.py:dataset --cache /nvme/stoker --steps 1000 --batch-size 512
     parser.add_argument(
         "--on-error", choices=("raise", "substitute"), default="raise", help="as your Loader has it (default: raise)"
     )
+    parser.add_argument("--mirror", metavar="URL", help="the cache's mirror: what it has is fetched, and not built")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -124,12 +125,14 @@ def _ranks(text: str | None, world_size: int) -> range:
 def _look(options: argparse.Namespace, known: Known, needed: list[Int64]) -> dict[str, Any]:
     """Return what of the needed chunks is there, and how long the others take, as JSON has it."""
     from stoker.cache.folder import is_cache
+    from stoker.cache.mirror import Mirror
     from stoker.cache.store import Store
 
     cache = Path(options.cache)
     missing: list[dict[str, object]] = []
     num_needed, missing_bytes, seconds, notes = 0, 0, 0.0, list[str]()
-    is_bound = False
+    is_bound, num_mirrored = False, 0
+    mirrored = Mirror(options.mirror).sizes() if options.mirror else {}
     store = Store(cache) if is_cache(cache) else None
     try:
         for one, chunks in zip(known.datasets, needed, strict=True):
@@ -138,6 +141,12 @@ def _look(options: argparse.Namespace, known: Known, needed: list[Int64]) -> dic
             absent = [chunk for chunk, is_there in zip(filled, has, strict=True) if not is_there]
             num_needed += len(filled)
             missing += [{"chunk": chunk, "fragment": str(one.catalogue.fragments[chunk])} for chunk in absent]
+            fetched = [chunk for chunk in absent if one.catalogue.key(chunk) in mirrored]
+            num_mirrored += len(fetched)
+            if fetched:
+                is_bound = True
+                notes.append(f"fetching {count_text(len(fetched), 'chunk')} from the mirror comes on top")
+            absent = [chunk for chunk in absent if chunk not in set(fetched)]
             if absent:
                 rate = _rate(one, store, absent)
                 num_samples = int(one.num_samples[absent].sum())
@@ -153,6 +162,7 @@ def _look(options: argparse.Namespace, known: Known, needed: list[Int64]) -> dic
         "is_ready": not missing,
         "num_chunks": num_needed,
         "num_missing": len(missing),
+        "num_mirrored": num_mirrored,
         "missing": missing[:_MOST_NAMED],
         "missing_bytes": missing_bytes,
         "free_bytes": shutil.disk_usage(there).free,
@@ -212,7 +222,10 @@ def _print(console: Console, about: dict[str, Any], found: dict[str, Any]) -> No
     print_line(console, f"Not ready: {about['cache']} has {there} that {what} need.", "yellow")
     size = f"About {bytes_text(found['missing_bytes'])} are to be built, which takes "
     least = "at least " if found["is_bound"] else "about "
-    print_line(console, f"{size}{least}{duration_text(found['seconds'])} ({found['rate']}).")
+    if found["num_mirrored"] < found["num_missing"]:
+        print_line(console, f"{size}{least}{duration_text(found['seconds'])} ({found['rate']}).")
+    else:
+        print_line(console, "The mirror has all of them: they are fetched when they are needed.")
     if found["missing_bytes"] > found["free_bytes"]:
         print_line(console, f"Its disk has {bytes_text(found['free_bytes'])} free, which is less.", "yellow")
     print_line(console, f"First: {found['missing'][0]['fragment']}. `stoker warm` builds them all.")
