@@ -86,12 +86,12 @@ def written(table: pa.Table, **options) -> tuple[bytes, pq.FileMetaData]:
 
 def natively(content: bytes, metadata: pq.FileMetaData, group: int, *, numbers=None, **options) -> NativeColumns:
     """Return columns of a row group as the native decoder reads them."""
-    layout, about = Layout.of(metadata), numbers_of(content, metadata)
+    layout = Layout.of(metadata)
     wanted = range(len(layout.paths)) if numbers is None else numbers
     return NativeColumns(
         InMemory(content),
-        layout,
-        about,
+        known_leaves(layout),
+        numbers_of(content, metadata),
         group,
         {number: span_of(metadata, group, number) for number in wanted},
         **{"is_whole": True} | options,

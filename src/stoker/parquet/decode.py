@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from stoker._native import read_page_sizes
 from stoker.errors import SourceError
 from stoker.parquet.instants import check_instants, int96_paths
-from stoker.parquet.pages import MOST_DECODED_BYTES, Leaf, NativeColumns
+from stoker.parquet.pages import MOST_DECODED_BYTES, Leaf, NativeColumns, known_leaves
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
 
@@ -137,11 +137,13 @@ class RowGroups:
 
     def by_native(self, leaves: Collection[int]) -> list[NativeColumns]:
         """Return what decodes those of some leaves that the native decoder knows, for each row group."""
-        layout, numbers, is_whole = self.footer.layout, self.footer.numbers, len(self.part_rows) == 1
+        numbers, is_whole = self.footer.numbers, len(self.part_rows) == 1
+        # Once for all row groups: their columns are put together by these very objects.
+        known = known_leaves(self.footer.layout)
         return [
             NativeColumns(
                 self.ranges,
-                layout,
+                known,
                 numbers,
                 group,
                 {leaf: spans[leaf] for leaf in leaves},

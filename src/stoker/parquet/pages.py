@@ -128,8 +128,8 @@ class NativeColumns:
 
     Args:
         ranges: The file.
-        layout: How it lays out its columns.
-        numbers: What its footer says of them.
+        known: Leaf columns that the native decoder knows, as `known_leaves` returns them.
+        numbers: What the file's footer says of its columns.
         group: The row group.
         spans: Leaf columns that are wanted -> where their column chunks lie.
         coded: Columns of strings that are wanted as Arrow's dictionary.
@@ -141,7 +141,7 @@ class NativeColumns:
     def __init__(
         self,
         ranges: Ranges,
-        layout: Layout,
+        known: Mapping[int, Leaf],
         numbers: Numbers,
         group: int,
         spans: Mapping[int, ByteRange],
@@ -153,7 +153,7 @@ class NativeColumns:
     ) -> None:
         self._ranges = ranges
         self._piece_bytes = piece_bytes
-        known, chunks = known_leaves(layout), numbers.chunks[group]
+        chunks = numbers.chunks[group]
         num_rows = int(numbers.groups["num_rows"][group])
         columns = [(known[leaf], span, chunks[leaf]) for leaf, span in spans.items() if leaf in known]
         self._columns = [
