@@ -235,6 +235,9 @@ def check_columns(columns):
 @example([("", "number", ""), ("x", "list", "")])
 @example([("a.b", "number", ""), ("a", "struct", "c")])
 @example([("", "struct", ""), (".", "number", "")])
+@example([("", "number", ""), ("a", "list", ""), ("a.list.element", "number", "")])
+@example([("a.b", "number", ""), ("x", "struct", "c"), ("a", "struct", "b")])
+@example([("", "number", ""), (".", "list", "")])
 def test_columns_of_any_name_come_as_they_are(columns):
     check_columns(columns)
 

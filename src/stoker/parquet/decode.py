@@ -30,6 +30,7 @@ from stoker._native import read_page_sizes
 from stoker.errors import SourceError
 from stoker.parquet.instants import check_instants, int96_paths
 from stoker.parquet.pages import MOST_DECODED_BYTES, Leaf, NativeColumns, known_leaves
+from stoker.parquet.schema import leaf_types
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
 
@@ -202,31 +203,48 @@ class RowGroups:
                 max(self.part_rows), row_groups=list(groups), columns=columns, use_threads=False
             )
             pieces = (pa.Table.from_batches([batch]) for batch in batches)
-        num_rows, entries = 0, np.zeros(len(paths), np.int64)
+        num_rows, entries, names = 0, np.zeros(1, np.int64), list[str]()
         for piece in pieces:
             piece.validate()
             num_rows += piece.num_rows
-            entries += _num_entries(piece)
+            entries, names = entries + _num_entries(piece), piece.column_names
             yield piece
-        layout, numbers = self.footer.layout, self.footer.numbers
+        numbers, leaves = self.footer.numbers, self._leaves_of(names, paths)
         check_num_rows(num_rows, int(numbers.groups["num_rows"][list(groups)].sum()))
-        leaves = [layout.paths.index(path) for path in paths]
         promised = numbers.chunks["num_values"][list(groups)][:, leaves].sum(axis=0)
-        for i in np.flatnonzero(entries != promised).tolist():
+        for i in np.flatnonzero(entries != promised).tolist() if names else ():
             raise ValueError(
-                f"its rows hold {entries[i]:,} values and empty lists of column {paths[i]}, "
-                f"its footer promises {promised[i]:,}"
+                f"its rows hold {entries[i]:,} values and empty lists of column "
+                f"{self.footer.layout.paths[leaves[i]]}, its footer promises {promised[i]:,}"
             )
+
+    def _leaves_of(self, columns: Sequence[str], paths: Sequence[str]) -> list[int]:
+        """Return the leaves of some columns that pyarrow took by their paths, in the order of the columns.
+
+        Paths alone do not tell: a column "a.list.element" and the values of lists "a" have the same.
+        """
+        layout, wanted = self.footer.layout, set(paths)
+        numbers = iter(range(len(layout.paths)))
+        of_column = {
+            field.name: list(itertools.islice(numbers, len(leaf_types(field.type)))) for field in layout.schema
+        }
+
+        def is_taken(path: str) -> bool:
+            ends = (end for end, character in enumerate(path + ".") if character == ".")
+            return any(path[:end] in wanted for end in ends)
+
+        return [leaf for name in columns for leaf in of_column[name] if is_taken(layout.paths[leaf])]
 
     def _check_page_sizes(self, paths: Sequence[str], groups: Sequence[int]) -> None:
         """Raise where a page claims far more than what is stored of it: pyarrow takes the memory before it looks.
 
         Not where a stream goes through a column once, ahead of its reader.
         """
-        leaves = [self.footer.layout.paths.index(path) for path in paths] if self.ranges.may_jump else []
+        wanted = set(paths) if self.ranges.may_jump else ()
+        leaves = [leaf for leaf, path in enumerate(self.footer.layout.paths) if path in wanted]
         spans = [spans for group, spans in zip(self.numbers, self.spans, strict=True) if group in groups]
-        for (path, leaf), of_group in itertools.product(zip(paths, leaves, strict=False), spans):
-            at, stop = of_group[leaf]
+        for leaf, of_group in itertools.product(leaves, spans):
+            path, (at, stop) = self.footer.layout.paths[leaf], of_group.get(leaf, (0, 0))
             while at < stop:
                 found = None
                 for num_bytes in _HEADER_BYTES:
