@@ -30,7 +30,6 @@ from stoker._native import read_page_sizes
 from stoker.errors import SourceError
 from stoker.parquet.instants import check_instants, int96_paths
 from stoker.parquet.pages import MOST_DECODED_BYTES, Leaf, NativeColumns, known_leaves
-from stoker.parquet.schema import leaf_types
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
 
@@ -224,16 +223,12 @@ class RowGroups:
         Paths alone do not tell: a column "a.list.element" and the values of lists "a" have the same.
         """
         layout, wanted = self.footer.layout, set(paths)
-        numbers = iter(range(len(layout.paths)))
-        of_column = {
-            field.name: list(itertools.islice(numbers, len(leaf_types(field.type)))) for field in layout.schema
-        }
 
         def is_taken(path: str) -> bool:
             ends = (end for end, character in enumerate(path + ".") if character == ".")
             return any(path[:end] in wanted for end in ends)
 
-        return [leaf for name in columns for leaf in of_column[name] if is_taken(layout.paths[leaf])]
+        return [leaf for name in columns for leaf in layout.leaves_by_column[name] if is_taken(layout.paths[leaf])]
 
     def _check_page_sizes(self, paths: Sequence[str], groups: Sequence[int]) -> None:
         """Raise where a page claims far more than what is stored of it: pyarrow takes the memory before it looks.
