@@ -20,7 +20,7 @@ import pytest
 from tests.strategies import check_samples, sample_table, write_files
 
 import stoker
-from stoker.loader.delivery import Delivery
+from stoker.loader.batches import Delivery
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 600

@@ -12,7 +12,7 @@ from tests.strategies import write_files
 
 import stoker
 from stoker.loader.epoch_run import NextEpoch
-from stoker.loader.lane import OpenWindow
+from stoker.loader.window import Window
 
 NUM_ROWS = 600
 PREFETCH = 4
@@ -75,7 +75,7 @@ def test_epochs_that_follow_each_other_are_begun_ahead_from_the_third_on(dataset
 def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(dataset, monkeypatch):
     made, handed, most = itertools.count(1), itertools.count(1), []
     num_handed = 0
-    prepare, deliver = stoker.loader.delivery.Delivery.prepare, stoker.loader.delivery.Delivery.deliver
+    prepare, deliver = stoker.loader.batches.Delivery.prepare, stoker.loader.batches.Delivery.deliver
 
     def prepared(self, made_now, leaving):
         most.append(next(made) - num_handed)
@@ -86,8 +86,8 @@ def test_the_batches_of_two_epochs_are_never_more_than_one_may_have_ahead(datase
         num_handed = next(handed)
         return deliver(self, content)
 
-    monkeypatch.setattr(stoker.loader.delivery.Delivery, "prepare", prepared)
-    monkeypatch.setattr(stoker.loader.delivery.Delivery, "deliver", handed_over)
+    monkeypatch.setattr(stoker.loader.batches.Delivery, "prepare", prepared)
+    monkeypatch.setattr(stoker.loader.batches.Delivery, "deliver", handed_over)
     with loader_of(dataset) as loader:
         for _ in range(5):
             for _batch in loader:
@@ -106,15 +106,16 @@ def test_no_more_windows_are_open_than_in_the_middle_of_an_epoch(dataset, monkey
         with lock:
             num_open -= 1
 
-    def counted(window, *others):
+    def counted(*chunks):
         nonlocal num_open, most
+        window = Window(*chunks)
         weakref.finalize(window, gone)
         with lock:
             num_open += 1
             most = max(most, num_open)
-        return OpenWindow(window, *others)
+        return window
 
-    monkeypatch.setattr("stoker.loader.lane.OpenWindow", counted)
+    monkeypatch.setattr("stoker.loader.window.Window", counted)
     with loader_of(dataset, batch_size=10) as loader:  # what is ahead lies in two windows at most
         for _ in range(6):
             for _batch in loader:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stoker import Dataset, Loader, Mixture
 from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
 from stoker.loader.config import make_config
+from stoker.loader.fill import warm
 from stoker.loader.opened import open_datasets
 from stoker.testing import MemoryStorage
 
@@ -201,7 +202,8 @@ def test_warming_fetches_more_at_once_too(tmp_path):
     opened = open_datasets(Dataset("lake", storage=late), config)
     try:
         late.most_waiting = 0
-        assert opened.datasets[0].warm(num_threads=1).is_complete
+        (one,) = opened.datasets
+        assert warm(one.builder, pool=one.pool(1)).is_complete
     finally:
         opened.close()
     assert late.most_waiting > 7

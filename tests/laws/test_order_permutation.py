@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from tests.oracles import permutation as oracle
 
 from stoker import _native
 from stoker.hashing import order_key
+from stoker.loader.gather import Part
 from stoker.sampling import Order, permute, unpermute
-from stoker.sampling.epoch import WindowPositions
 from stoker.sampling.quality import quality
 
 keys = st.integers(0, 2**64 - 1)
@@ -91,7 +92,7 @@ def test_the_samples_of_a_window_are_its_chunks_side_by_side_permuted_by_its_key
         slots = np.searchsorted(begins, places, side="right") - 1
         rows = places - begins[slots]
         one_range, several = (
-            WindowPositions(ranges, epoch.tables(number))
+            Part(SimpleNamespace(order=epoch.tables(number)), ranges)
             for ranges in ([(start, stop)], [(start, start), (start, stop)])
         )
         for found in (one_range, several):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.strategies import NOTHING
 
+from stoker.loader.gather import Part
 from stoker.sampling import Order, Position, RankShare, Steps
-from stoker.sampling.epoch import WindowPositions
 from stoker.sampling.steps import samples_of
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
@@ -69,7 +70,7 @@ def test_the_lanes_together_hold_every_sample_once_and_no_empty_chunk(order, epo
         assert np.array_equal(order.lane_of(chunk, row), np.full(positions.size, lane.lane))
         for window in range(lane.num_windows):
             inside = positions[lane.window_starts[window] : lane.window_starts[window + 1]]
-            where = WindowPositions([(inside[0], inside[-1] + 1)], lane.tables(window))
+            where = Part(SimpleNamespace(order=lane.tables(window)), [(inside[0], inside[-1] + 1)])
             slot = where.slot
             assert np.array_equal(lane.window_chunks(window)[slot], chunk[inside])
             assert np.array_equal(where.row, row[inside])

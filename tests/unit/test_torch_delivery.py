@@ -17,10 +17,9 @@ torch = pytest.importorskip("torch")
 import stoker
 from stoker.fields.spec import Ragged
 from stoker.loader import buffers
-from stoker.loader.delivery import DeliveryForm
+from stoker.loader.batches import DeliveryForm, Made
 from stoker.loader.gather import Part, assemble, side_by_side
 from stoker.loader.loader import Loader
-from stoker.loader.units import Made
 from stoker.torch import TorchLoader
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 

@@ -128,6 +128,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
     from stoker.cache.store import Cache
     from stoker.loader.config import make_config
+    from stoker.loader.fill import warm
     from stoker.loader.opened import open_datasets
 
     if options.engine == "ray":
@@ -156,9 +157,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     break
                 if name:
                     print_line(messages, name, "bold cyan")
-                warm = partial(chunks.warm, num_threads=config.num_threads, part=options.part, stop_event=stop_event)
-                counted = None if options.part else unit
-                done[name] = _warm(chunks, counted, messages, warm)
+                pool, counted = chunks.pool(config.num_threads), None if options.part else unit
+                fill = partial(warm, chunks.builder, pool=pool, part=options.part, stop_event=stop_event)
+                done[name] = _warm(chunks, counted, messages, fill)
     finally:
         opened.close()
     was_stopped = any(one.was_stopped for one in done.values()) or len(done) < len(names)

@@ -41,96 +41,87 @@ class SampleGenerator(np.random.Generator):
 Augment: TypeAlias = "Callable[[Arrays, SampleGenerator], Arrays]"
 
 
-class Augmenter:
-    """Calls `augment` on batches.
+def augmented(augment: Augment, batch: Arrays, slices: Sequence[Slice], *, seed: int, step: int, epoch: int) -> Arrays:
+    """Return the batch that `augment` makes of one.
 
     Args:
         augment: The user's function.
+        batch: The batch.
+        slices: Which samples it has.
         seed: Seed of the loader.
-        epoch: Of the batches.
+        step: Of the batch, for errors.
+        epoch: Of the batch.
+
+    Raises:
+        TypeError: It returns no mapping of names to arrays.
+        ValueError: It returns another number of rows, or has changed `sample_mask`.
     """
+    told = f"augment ({function_name(augment)}), on step {step} of this pass over epoch {epoch},"
+    expected = {name: num for name, field in batch.items() if (num := _num_rows(field)) is not None}
+    mask: Any = batch.get("sample_mask")
+    mask = None if mask is None else mask.copy()
+    try:
+        found: Any = augment(batch, _generator(slices, seed, epoch))
+    except StopIteration as error:  # which would look like the end of the epoch
+        raise RuntimeError(f"{told} raised StopIteration") from error
+    except Exception as error:
+        error.add_note(f"raised by {told}")
+        raise
+    if not isinstance(found, Mapping):
+        what = "None" if found is None else f"a {type(found).__qualname__}"
+        forgotten = ": does it end without `return batch`?" if found is None else ""
+        raise TypeError(f"{told} returned {what}, not a dict of arrays{forgotten}")
+    for name, field in found.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{told} returned a dict with the key {name!r}; fields have names")
+        if field is None:
+            raise TypeError(f"{told} returned None as field {name!r}; leave it out, or give an array")
+    _check_rows(found, expected, told)
+    if mask is None:
+        return dict(found)
+    if "sample_mask" in found and not np.array_equal(found["sample_mask"], mask):
+        raise ValueError(
+            f"{told} has changed 'sample_mask', which says what fills the batch up; give what it says a name of its own"
+        )
+    return {**found, "sample_mask": mask}
 
-    def __init__(self, augment: Augment, *, seed: int, epoch: int) -> None:
-        self._augment = augment
-        self._seed = seed
-        self._epoch = epoch
 
-    def __call__(self, batch: Arrays, slices: Sequence[Slice], *, step: int) -> Arrays:
-        """Return the batch that `augment` makes of one.
+def _generator(slices: Sequence[Slice], seed: int, epoch: int) -> SampleGenerator:
+    places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
+    seeds = [
+        sample_seeds(
+            order_key(seed=seed, epoch=epoch, purpose=f"seeds:{piece.lane}"),
+            np.arange(piece.start, piece.stop, dtype=np.uint64),
+        )
+        for piece in slices
+    ]
+    key = order_key(seed=seed, epoch=epoch, purpose=f"augment:{places}")
+    return SampleGenerator(np.random.Philox(key=key), np.concatenate([np.empty(0, np.uint64), *seeds]))
 
-        Raises:
-            TypeError: It returns no mapping of names to arrays.
-            ValueError: It returns another number of rows, or has changed `sample_mask`.
-        """
-        expected = {name: num for name, field in batch.items() if (num := _num_rows(field)) is not None}
-        mask: Any = batch.get("sample_mask")
-        mask = None if mask is None else mask.copy()
-        try:
-            found: Any = self._augment(batch, self._generator(slices))
-        except StopIteration as error:  # which would look like the end of the epoch
-            raise RuntimeError(f"{self._told(step)} raised StopIteration") from error
-        except Exception as error:
-            error.add_note(f"raised by {self._told(step)}")
-            raise
-        if not isinstance(found, Mapping):
-            forgotten = ": does it end without `return batch`?" if found is None else ""
-            raise TypeError(f"{self._told(step)} returned {_what(found)}, not a dict of arrays{forgotten}")
-        for name, field in found.items():
-            if not isinstance(name, str):
-                raise TypeError(f"{self._told(step)} returned a dict with the key {name!r}; fields have names")
-            if field is None:
-                raise TypeError(f"{self._told(step)} returned None as field {name!r}; leave it out, or give an array")
-        self._check_rows(found, expected, step)
-        if mask is None:
-            return dict(found)
-        if "sample_mask" in found and not np.array_equal(found["sample_mask"], mask):
-            raise ValueError(
-                f"{self._told(step)} has changed 'sample_mask', which says what fills the batch up; give what it says "
-                "a name of its own"
-            )
-        return {**found, "sample_mask": mask}
 
-    def _generator(self, slices: Sequence[Slice]) -> SampleGenerator:
-        places = ",".join(f"{piece.lane}:{piece.start}:{piece.stop}" for piece in slices)
-        key = order_key(seed=self._seed, epoch=self._epoch, purpose=f"augment:{places}")
-        seeds = [
-            sample_seeds(
-                order_key(seed=self._seed, epoch=self._epoch, purpose=f"seeds:{piece.lane}"),
-                np.arange(piece.start, piece.stop, dtype=np.uint64),
-            )
-            for piece in slices
-        ]
-        return SampleGenerator(np.random.Philox(key=key), np.concatenate([np.empty(0, np.uint64), *seeds]))
+def _check_rows(found: Mapping[str, Any], expected: Mapping[str, int], told: str) -> None:
+    """Raise where fields that came in have another number of rows.
 
-    def _check_rows(self, found: Mapping[str, Any], expected: Mapping[str, int], step: int) -> None:
-        """Raise where fields that came in have another number of rows.
-
-        Fields that are new may have any: not all that a model wants is one a sample. Of groups, rows may be left out
-        where `group_offsets` says so.
-        """
-        wanted = dict(expected)
-        wanted.pop("cu_seqlens", None)  # segments may be others
-        offsets = found.get("group_offsets")
-        if "group_offsets" in wanted and offsets is not None and len(offsets) == wanted["group_offsets"]:
-            num_rows = int(offsets[-1])
-            wanted = {name: num if name == "group_offsets" else num_rows for name, num in wanted.items()}
-        now = {name: _num_rows(field) for name, field in found.items()}
-        wrong = next((name for name, num in now.items() if name in wanted and num != wanted[name]), None)
-        if wrong is not None:
-            rows = f"with {now[wrong]:,} rows" if now[wrong] is not None else "that has no rows"
-            raise ValueError(
-                f"{self._told(step)} returned field {wrong!r} {rows}, but the batch has {wanted[wrong]:,}: every rank "
-                "must get as many samples as the order says; leave rows out with Dataset(filters=...), or mark them in "
-                "a field of their own"
-            )
-        if not {*now.values()} & {*wanted.values()}:
-            names, nums = ", ".join(map(repr, found)), ", ".join(f"{num:,}" for num in dict.fromkeys(wanted.values()))
-            raise ValueError(
-                f"{self._told(step)} returned {names or 'no field'}, none with as many rows as the batch has: {nums}"
-            )
-
-    def _told(self, step: int) -> str:
-        return f"augment ({function_name(self._augment)}), on step {step} of this pass over epoch {self._epoch},"
+    Fields that are new may have any: not all that a model wants is one a sample. Of groups, rows may be left out where
+    `group_offsets` says so.
+    """
+    wanted = dict(expected)
+    wanted.pop("cu_seqlens", None)  # segments may be others
+    offsets = found.get("group_offsets")
+    if "group_offsets" in wanted and offsets is not None and len(offsets) == wanted["group_offsets"]:
+        num_rows = int(offsets[-1])
+        wanted = {name: num if name == "group_offsets" else num_rows for name, num in wanted.items()}
+    now = {name: _num_rows(field) for name, field in found.items()}
+    wrong = next((name for name, num in now.items() if name in wanted and num != wanted[name]), None)
+    if wrong is not None:
+        rows = f"with {now[wrong]:,} rows" if now[wrong] is not None else "that has no rows"
+        raise ValueError(
+            f"{told} returned field {wrong!r} {rows}, but the batch has {wanted[wrong]:,}: every rank must get as many "
+            "samples as the order says; leave rows out with Dataset(filters=...), or mark them in a field of their own"
+        )
+    if not {*now.values()} & {*wanted.values()}:
+        names, nums = ", ".join(map(repr, found)), ", ".join(f"{num:,}" for num in dict.fromkeys(wanted.values()))
+        raise ValueError(f"{told} returned {names or 'no field'}, none with as many rows as the batch has: {nums}")
 
 
 def _num_rows(field: Any) -> int | None:
@@ -138,7 +129,3 @@ def _num_rows(field: Any) -> int | None:
         return len(field)
     except TypeError:  # a number, or an array without dimensions
         return None
-
-
-def _what(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__qualname__}"

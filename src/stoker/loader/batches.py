@@ -1,31 +1,35 @@
-"""Batches of a run: the samples of steps gathered, those of several at a time where they may be; and finished.
+"""Batches: the samples of steps gathered, those of several steps at a time where they may be, finished, and delivered.
 
 steps ─► positions ─► windows ─► gathered ─► widened ─► padding marked ─► augmented ─► prepared for where it goes
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from stoker._native import group_places
-from stoker.dataset.units.kinds import Pack
+from stoker._native import expand, group_places
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit
 from stoker.errors import FieldMismatchError
 from stoker.fields.compact import Compact, widen
-from stoker.fields.offsets import Int32, Int64
-from stoker.fields.spec import Deduplicated, Ragged, Spec
-from stoker.loader.augmenting import Augmenter
-from stoker.loader.buffers import BufferPool
-from stoker.loader.delivery import DeliveryForm, RunSettings
-from stoker.loader.gather import Together, assemble_resident
-from stoker.loader.lane import Lane, Range, UnitPart
-from stoker.loader.units import Made, sequences_of
-from stoker.metrics.stages import Stages, timed
+from stoker.fields.offsets import Int64, offsets_of, ranges
+from stoker.fields.spec import Array, Arrays, Deduplicated, Ragged, Spec
+from stoker.loader.augmenting import augmented
+from stoker.loader.buffers import BufferPool, plain_buffer
+from stoker.loader.config import LoaderConfig, Once, default_prefetch
+from stoker.loader.gather import Assembled, Part, Range, Together, assemble, assemble_resident, side_by_side
+from stoker.loader.lane import Lane
+from stoker.loader.opened import OpenDatasets
+from stoker.loader.sequence import SequenceShard
+from stoker.metrics.stages import Stages
 from stoker.sampling.steps import Slice, Steps
+from stoker.sampling.units import SideBySide
 
 # How large batches may be together that are gathered in one call, and how many: more would save little, and a batch
 # that is kept keeps the memory of all that were gathered with it. Of 4.2 MB each, two threads: 8.1 GB/s with 16 MiB,
@@ -39,256 +43,476 @@ _CROSSING_BYTES = 64 << 20
 # and three tensors take 28 microseconds so, made one by one 79 (Zen 3).
 _NOW_TOGETHER_BYTES = 1 << 20
 
+_log = logging.getLogger("stoker")
+
 _LaneRanges: TypeAlias = tuple[int, list[Range]]  # a lane, and positions in it
 
 
-class Gathered(NamedTuple):
-    """Batches that were gathered in one go.
+class Shaping(NamedTuple):
+    """How the fixed-width fields of [B x L] records come as [B, L, ...]: for windows over rows.
 
     Attributes:
-        slices: Which samples each has.
-        made: The batches, in their order; none where they leave as one.
-        together: All of them as one, where they leave so.
+        length: L.
+        places: Field -> which of the L it comes at.
     """
 
-    slices: list[tuple[Slice, ...]]
-    made: list[Made]
-    together: Together | None = None
+    length: int
+    places: Mapping[str, slice | list[int]]
+
+    def apply(self, name: str, field: Any) -> Any:
+        """Return a field of B x L samples, an array or a tensor, in its shape."""
+        shape = (field.shape[0] // self.length, self.length, *field.shape[1:])
+        return field.reshape(shape)[:, self.places[name]]
 
 
-class Gatherer:
-    """Gathers the samples of steps out of the windows of their lanes.
+class Made(NamedTuple):
+    """A batch of what the order counts.
 
-    Safe to use from several threads.
+    Attributes:
+        arrays: Its fields.
+        assembled: The memory that fixed-width fields are views of.
+        shaping: How they are; None where as they lie.
+        has_records: Whether they are views of `assembled` at all.
+        num_samples: Samples in it.
+    """
+
+    arrays: Arrays
+    assembled: Assembled
+    shaping: Shaping | None
+    has_records: bool
+    num_samples: int
+
+
+class Collator:
+    """Makes batches of rows: of rows, draws, or groups, whose rows come one group behind the other.
 
     Args:
-        lanes: Where their samples are found.
-        steps: Says which samples of which lanes a step has.
-        spec: What a sample is.
-        pool: Memory for batches.
-        settings: See `RunSettings`.
-        stages: Told of gathering.
-        num_ahead: Batches that are made ahead of the step.
-        leave_together: Whether those gathered in one go leave as one where they can; see `Finisher`.
+        unit: What the order counts; None for rows.
+        spec: Spec of the samples.
+
+    Attributes:
+        spec: What a batch holds of each unit; of a group, of each of its rows.
+        unit_bytes: What a unit takes, where that is known beforehand.
+        adds: Makes further fields of a batch's own; None where there are none.
+    """
+
+    unit_bytes: float | None = None
+    adds: Callable[[Arrays], dict[str, Any]] | None = None
+
+    def __init__(self, unit: SamplingUnit | None, spec: Spec) -> None:
+        self._samples, self._is_rows, self._is_grouped = spec, unit is None, isinstance(unit, Grouped)
+        self.spec = spec.delivered
+
+    def gather(
+        self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None
+    ) -> tuple[Made, int]:
+        """Return the units of some batches as one, which `cut` cuts, and how many bytes they have.
+
+        Args:
+            parts: Where the units lie, those of each batch behind those of the batch before it, unless `places` says
+                otherwise.
+            sizes: Units of each batch.
+            pool: Gives the memory.
+            once: See `assemble`.
+            places: Where each unit goes: a permutation. Shape [B].
+
+        Raises:
+            FieldMismatchError: Documents that are packed together have other numbers of values; of whichever batch.
+        """
+        arrays: Arrays = {}
+        if not self._is_rows:
+            parts, offsets = rows_of(parts)
+            offsets, places = placed(offsets, places)
+            if self._is_grouped:
+                arrays["group_offsets"] = offsets
+                sizes = _num_rows(offsets, sizes)
+        assembled = assemble(self._samples, parts, pool, once=once, places=places, sizes=sizes)
+        return Made(arrays, assembled, None, True, assembled.num_samples), assembled.size_bytes
+
+    def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
+        """Return the batches that were gathered as one, in the same memory.
+
+        Args:
+            made: All of them.
+            sizes: Units of each.
+        """
+        groups = cast("Int64 | None", made.arrays.get("group_offsets"))
+        num_rows = sizes if groups is None else _num_rows(groups, sizes)
+        batches = [Made(one.views(), one, None, True, one.num_samples) for one in made.assembled.cut(num_rows)]
+        if groups is not None:
+            for batch, (begin, end) in zip(batches, pairwise([0, *accumulate(sizes)]), strict=True):
+                batch.arrays["group_offsets"] = groups[begin : end + 1] - groups[begin]
+        return batches
+
+    def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:
+        """Return the batches that were gathered as one as they can leave so; None where they must be cut before.
+
+        Args:
+            made: All of them.
+            sizes: Units of each.
+            pool: Gives memory that can be copied from.
+        """
+        groups = cast("Int64 | None", made.arrays.get("group_offsets"))
+        if groups is None:
+            return side_by_side(made.assembled, sizes, pool)
+        return side_by_side(made.assembled, _num_rows(groups, sizes), pool, groups=(groups, sizes))
+
+
+def rows_of(parts: Sequence[Part]) -> tuple[list[Part], Int64]:
+    """Return where the rows of units lie, and where each unit's rows begin if one stands behind the other."""
+    found, offsets = [], []
+    for part in parts:
+        window, slot = part.window, part.slot
+        assert isinstance(window.units, SideBySide)
+        spans = window.units.spans(window.chunks[slot], part.row)
+        slots, rows = np.empty((2, int(spans.offsets[-1])), dtype=np.int64)
+        expand(slot, spans.first, spans.offsets, slots, rows)
+        found.append(Part.at(window, slots, rows))
+        offsets.append(spans.offsets)
+    return found, joined(offsets)
+
+
+def joined(offsets: Sequence[Int64]) -> Int64:
+    """Return offsets that go on from each part to the next."""
+    if len(offsets) == 1:
+        return offsets[0]
+    return offsets_of(np.concatenate([np.empty(0, np.int64), *(np.diff(one) for one in offsets)]))
+
+
+def placed(offsets: Int64, places: Int64 | None) -> tuple[Int64, Int64 | None]:
+    """Return the offsets of units in their places, and where each row of theirs goes.
+
+    Args:
+        offsets: Where the rows of each unit begin, in the order in which they are gathered. Shape [B + 1].
+        places: Where each unit goes. Shape [B]; None for one after the other.
+    """
+    if places is None:
+        return offsets, None
+    num = np.empty_like(places)
+    num[places] = np.diff(offsets)
+    found = offsets_of(num)
+    return found, ranges(found[places], offsets)
+
+
+def _num_rows(offsets: Int64, sizes: Sequence[int]) -> list[int]:
+    """Return how many rows each batch of groups has."""
+    num_rows: list[int] = np.diff(offsets[[0, *accumulate(sizes)]]).tolist()
+    return num_rows
+
+
+# ---------------------------------------------------------------------------------------------- how they leave
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryForm:
+    """How the batches of a loader leave, all of them alike.
+
+    Attributes:
+        is_augmented: Whether `augment` has been at their fields, which may be no views of what was gathered then.
+        sequence_shard: Which part of each sequence leaves; None for all of it.
+        is_expanded: Whether what was gathered once leaves as each sample's; else as `Deduplicated`.
+        compact: The fields that are kept narrower than they leave, and how each is widened.
+        is_widened: Whether the fields are widened already; what was gathered never is.
+    """
+
+    is_augmented: bool
+    sequence_shard: SequenceShard | None
+    is_expanded: bool
+    compact: Mapping[str, Compact]
+    is_widened: bool
+
+    def cut(self, name: str, array: Any) -> Any:
+        """Return what leaves of a field, an array or a tensor: all of it, or this rank's part of each sequence."""
+        if self.sequence_shard is None or name not in self.sequence_shard.fields:
+            return array
+        return self.sequence_shard.part(array)
+
+
+class Delivery:
+    """Batches as dicts of NumPy arrays, as they were gathered; a loader for another framework brings its own.
+
+    Must not refer to the loader, which could never be let go.
+
+    Attributes:
+        copies: Whether `prepare` copies the batch to a device: time worth a stage of its own.
+        expands: Whether it expands what samples share behind the copy, so that each value is copied once.
+        widens: Whether it widens what is kept narrower behind the copy, so that narrow values are copied.
+        resident: Keeps records on a device, which need not be gathered, as `stoker.torch.resident.ResidentRows` does;
+            None keeps none there.
+    """
+
+    copies = False
+    expands = False
+    widens = False
+    resident: Any = None
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Return memory for batches, uint8, shape [num_bytes]."""
+        return plain_buffer(num_bytes)
+
+    def prepare(self, made: Made, form: DeliveryForm) -> Any:
+        """Do what can be done ahead of the step; runs in the threads that assemble."""
+        if form.sequence_shard is None:
+            return made.arrays
+        return {name: form.cut(name, array) for name, array in made.arrays.items()}
+
+    @property
+    def prepare_together(self) -> Callable[[Together, DeliveryForm], Sequence[Any]] | None:
+        """Does what `prepare` does for several batches as one, and returns what it made of each; None if it cannot."""
+        return None
+
+    def deliver(self, prepared: Any) -> Any:
+        """Return what the loop gets; runs in the loop's own thread, when the step is due."""
+        return prepared
+
+
+# ---------------------------------------------------------------------------------------------- making them
+
+
+class Batches:
+    """Makes the batches of a loader, whose ranks are known by now. Safe to use from several threads.
+
+    Args:
+        config: Arguments of the loader.
+        opened: The data sets.
+        collator: Makes batches of what the order counts.
+        delivery: What batches leave as.
+        stages: Told of gathering, augmenting and copying.
+        num_units: What the order counts, in an epoch.
+
+    Attributes:
+        config: As given.
+        pool: Memory for the batches.
+        shard: This rank.
+        global_batch_size: Samples a step over all ranks.
+        prefetch: Batches ahead of the step; 0 makes them in the calling thread when one is asked for.
+        resident: Records that stay on a device; None without any.
+        is_quick: Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.
+        may_begin_early: Whether batches may be made before their epoch has begun.
+
+    Raises:
+        ValueError: An argument contradicts the number of ranks.
+        RuntimeError: The loader took another share before.
     """
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
-        steps: Steps,
-        spec: Spec,
+        config: LoaderConfig,
+        opened: OpenDatasets,
         *,
-        pool: BufferPool,
-        settings: RunSettings,
+        collator: Collator,
+        delivery: Delivery,
         stages: Stages,
-        num_ahead: int,
-        leave_together: bool = False,
+        num_units: int,
     ) -> None:
-        self._lanes, self._steps, self._spec, self._pool = lanes, steps, spec, pool
-        self._settings, self._stages = settings, stages
-        self._crosses, self._leave_together = settings.delivery.copies, leave_together
-        self._together_bytes = TOGETHER_BYTES if num_ahead else _NOW_TOGETHER_BYTES
-        if num_ahead and leave_together and self._crosses:
+        self.config, self._opened, self._collator, self._delivery = config, opened, collator, delivery
+        self._stages, self.resident = stages, delivery.resident
+        self.pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
+        self.shard = shard = config.ranks.settle()
+        self.global_batch_size = size = config.global_size(shard)
+        if size < shard.world_size:
+            _log.warning(
+                "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank "
+                "at least",
+                size,
+                shard.world_size,
+            )
+        unit_bytes = _unit_bytes(config, opened, collator, num_units)
+        self._batch_size = size / shard.world_size
+        batch_bytes = None if unit_bytes is None else self._batch_size * unit_bytes
+        prefetch = config.prefetch
+        self.prefetch = default_prefetch(batch_bytes, crosses=delivery.copies) if prefetch is None else prefetch
+        self._num_sets = len(opened.datasets)
+        self._source_field = None if opened.mixture is None else opened.mixture.source_field
+        self._form, self._once = _form_of(config, delivery, opened.spec.compact), _once(config, delivery)
+        is_augmented = config.augment is not None
+        # A function that the user may change between two epochs must not be asked before the second one begins.
+        is_simple = not is_augmented and config.unit is None and opened.mixture is None
+        self.may_begin_early = is_simple and not opened.is_tight and self.resident is None
+        self.is_quick = not (is_augmented or delivery.copies)
+        self._pads, is_cut = config.remainder == "pad", config.sequence_shard is not None
+        self._changes = self._form.is_widened or self._pads or collator.adds is not None or is_augmented or is_cut
+        # Batches leave as one where nothing is done to one by itself. In threads it pays for what copies alone: each
+        # of the calls it takes gives the interpreter's lock up.
+        leaves_together = (delivery.copies or not self.prefetch) and not self._changes and self._source_field is None
+        self._prepare_together = delivery.prepare_together if leaves_together else None
+        self._together_bytes = TOGETHER_BYTES if self.prefetch else _NOW_TOGETHER_BYTES
+        if self.prefetch and self._prepare_together is not None and delivery.copies:
             self._together_bytes = _CROSSING_BYTES
-        self._batch_bytes = settings.batch_bytes or self._together_bytes
-        self._num_ahead = num_ahead
+        self._batch_bytes: float = batch_bytes or self._together_bytes
         self._num_together = 1  # the most so far
-        self._is_warming = num_ahead > 0
+        self._is_warming = self.prefetch > 0
 
     @property
     def max_together(self) -> int:
         """How many batches may be gathered in one go; more make the wait for one of them longer."""
-        settings = self._settings
-        if settings.delivery.resident is not None and not self._leave_together:
+        if not (self.prefetch or self.is_quick):
+            return 1  # without threads the user's own function is not called, nor anything copied, unless asked for
+        if self.resident is not None and self._prepare_together is None:
             return 1  # which of them lie on the device is found out for all of them as one
-        if settings.num_sets > 1 and settings.once != "never":
+        if self._num_sets > 1 and self._once != "never":
             return 1  # what samples share is found data set by data set, not batch by batch
         return max(1, min(_MAX_TOGETHER, int(self._together_bytes / max(1.0, self._batch_bytes))))
 
-    def gather(self, numbers: Sequence[int]) -> Gathered:
-        """Return the batches of the first of these steps and of those after it whose windows are open already.
+    # ------------------------------------------------------------------ gathering
+
+    def gather(
+        self, lanes: Sequence[Lane], steps: Steps, numbers: Sequence[int]
+    ) -> tuple[list[tuple[Slice, ...]], list[Made] | Together]:
+        """Return the batches of the first of some steps and of those after it whose windows are open already.
 
         Blocks: until the windows of the first are open.
+
+        Args:
+            lanes: Where the samples are found.
+            steps: Says which samples of which lanes a step has.
+            numbers: Of the steps.
+
+        Returns:
+            Which samples each batch has.
+            The batches, in their order, or all of them as one.
         """
         # Those with lists differ in size, and may be larger than they were thought to be.
         num = max(1, int(2 * self._together_bytes / self._batch_bytes))
-        slices = self._steps.slices_of(numbers[:num], self._settings.shard)
+        slices = steps.slices_of(numbers[:num], self.shard)
         try:
-            by_lane = _by_lane(slices)
-            while (parts := self._parts(by_lane, waits=len(slices) == 1)) is None:
+            while (parts := _parts_of(lanes, by_lane := _by_lane(slices), waits=len(slices) == 1)) is None:
                 slices.pop()
-                by_lane = _by_lane(slices)
             start_ns = time.perf_counter_ns()
-            gathered, size_bytes = self._gathered(parts, slices, by_lane)
+            made, size_bytes = self._gathered(parts, slices, lanes, by_lane)
         except FieldMismatchError:
             if len(slices) == 1:
                 raise
             # It belongs to one of these steps, and shall be found where that one is asked for.
-            return self.gather(numbers[:1])
+            return self.gather(lanes, steps, numbers[:1])
         self._stages("gather", start_ns, time.perf_counter_ns(), size_bytes)
-        self._batch_bytes = max(1, size_bytes // len(slices))
+        num_samples = sum([stop - start for pieces in slices for _, start, stop, _ in pieces])
+        if num_samples:  # by the sample: the last batch of an epoch may be a small one
+            self._batch_bytes = max(1.0, size_bytes / num_samples * self._batch_size)
         if self._is_warming:
-            self._num_together = max(self._num_together, len(slices))
+            self._num_together = together = max(self._num_together, len(slices))
             if size_bytes <= self._together_bytes:
                 # What batches take at a time: those ahead and the one in use, in so many groups and a part of one.
-                num_groups = -(-(self._num_ahead + 1) // self._num_together) + 1
-                self._is_warming = self._pool.warm(num_groups * self._num_together * int(self._batch_bytes))
-        return gathered
-
-    def _parts(self, by_lane: Sequence[_LaneRanges], *, waits: bool) -> list[UnitPart] | None:
-        """Return where samples lie; None where that is not known without waiting."""
-        found: list[UnitPart] = []
-        for lane, ranges in by_lane:
-            parts = self._lanes[lane].parts(ranges, waits=waits)
-            if parts is None:
-                return None
-            found += parts
-        return found
+                num_groups = -(-(min(self.prefetch, steps.num_steps) + 1) // together) + 1
+                self._is_warming = self.pool.warm(num_groups * together * int(self._batch_bytes))
+        return slices, made
 
     def _gathered(
-        self, parts: list[UnitPart], slices: list[tuple[Slice, ...]], by_lane: Sequence[_LaneRanges]
-    ) -> tuple[Gathered, int]:
+        self,
+        parts: Sequence[Part],
+        slices: Sequence[tuple[Slice, ...]],
+        lanes: Sequence[Lane],
+        by_lane: Sequence[_LaneRanges],
+    ) -> tuple[list[Made] | Together, int]:
         """Return the batches of steps, and how many bytes they have.
 
         Args:
             parts: Where their samples lie.
             slices: Which samples each batch has.
-            by_lane: The same as ranges of lanes, in the order of the parts.
+            lanes: All of them.
+            by_lane: The same samples as ranges of lanes, in the order of the parts.
         """
-        settings, maker, pool = self._settings, self._settings.maker, self._pool
+        collator, pool = self._collator, self.pool
         sizes = [sum([stop - start for _, start, stop, _ in pieces]) for pieces in slices]
         whose: Int64 | None = None
         places: Int64 | None = None
-        if settings.num_sets > 1 or settings.source_field is not None:
+        if self._num_sets > 1 or self._source_field is not None:
             # Data set after data set, so that the windows of each are gathered from once.
-            found = [self._lanes[lane].datasets_of(*one) for lane, ranges in by_lane for one in ranges]
+            found = [lanes[lane].datasets_of(*one) for lane, its_ranges in by_lane for one in its_ranges]
             whose = np.concatenate([np.empty(0, dtype=np.int64), *found])
-            parts = sorted(parts, key=lambda part: part.opened.which)
+            parts = sorted(parts, key=lambda part: part.window.which)
             places = np.empty_like(whose)
-            group_places(whose, settings.num_sets, places)
-        if (resident := settings.delivery.resident) is not None:
-            assembled = assemble_resident(self._spec, parts, resident.first_row, pool)
+            group_places(whose, self._num_sets, places)
+        if self.resident is not None:
+            assembled = assemble_resident(self._opened.spec, parts, self.resident.first_row, pool)
             made, size_bytes = Made({}, assembled, None, True, assembled.num_samples), assembled.size_bytes
         else:
-            made, size_bytes = maker.gather(parts, sizes, pool, once=settings.once, places=places)
+            made, size_bytes = collator.gather(parts, sizes, pool, once=self._once, places=places)
         # A lone one has nothing to gain by leaving as one where it stays here.
-        if self._leave_together and (self._crosses or len(sizes) > 1):
-            together = maker.side_by_side(made, sizes, pool)
+        if self._prepare_together is not None and (self._delivery.copies or len(sizes) > 1):
+            together = collator.side_by_side(made, sizes, pool)
             if together is not None:
-                return Gathered(slices, [], together), size_bytes
-        batches = maker.cut(made, sizes)
-        if settings.source_field is not None and whose is not None:
+                return together, size_bytes
+        batches = collator.cut(made, sizes)
+        if self._source_field is not None and whose is not None:
             sources = whose.astype(np.int32)
-            for batch, begin, size in zip(batches, accumulate(sizes, initial=0), sizes, strict=False):
-                batch.arrays[settings.source_field] = sources[begin : begin + size]
-        return Gathered(slices, batches), size_bytes
+            for batch, (begin, end) in zip(batches, pairwise(accumulate(sizes, initial=0)), strict=True):
+                batch.arrays[self._source_field] = sources[begin:end]
+        return batches, size_bytes
+
+    # ------------------------------------------------------------------ finishing
+
+    def finish(
+        self, made: list[Made] | Together, slices: Sequence[Sequence[Slice]], steps: Sequence[int], epoch: int
+    ) -> Iterator[tuple[Any, int]]:
+        """Return batches as they are handed over, and how many samples each has.
+
+        Args:
+            made: What `gather` returned.
+            slices: Which samples each batch has.
+            steps: Their steps, for errors.
+            epoch: Decides, beside the seed and the place of a batch, the randomness of `augment`.
+        """
+        if not isinstance(made, Together):
+            return map(self._finished, made, slices, steps, repeat(epoch))
+        assert self._prepare_together is not None
+        if not self._delivery.copies:
+            return zip(self._prepare_together(made, self._form), made.sizes, strict=True)
+        with self._stages.span("copy", made.assembled.size_bytes) as span:
+            span.num_calls = len(made.sizes)
+            return zip(self._prepare_together(made, self._form), made.sizes, strict=True)
+
+    def _finished(self, made: Made, slices: Sequence[Slice], step: int, epoch: int) -> tuple[Any, int]:
+        if self._changes:
+            made = made._replace(arrays=self._changed(made.arrays, slices, step, epoch))
+        if not self._delivery.copies:
+            return self._delivery.prepare(made, self._form), made.num_samples
+        with self._stages.span("copy", made.assembled.size_bytes):
+            return self._delivery.prepare(made, self._form), made.num_samples
+
+    def _changed(self, arrays: Arrays, slices: Sequence[Slice], step: int, epoch: int) -> Arrays:
+        form, collator, config = self._form, self._collator, self.config
+        if form.is_widened:
+            compact = form.compact
+            arrays = {name: _wide(one, compact[name]) if name in compact else one for name, one in arrays.items()}
+        if self._pads:
+            is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
+            arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
+        if collator.adds is not None:
+            arrays |= collator.adds(arrays)
+        if config.augment is not None:
+            with self._stages.span("augment"):
+                arrays = augmented(config.augment, arrays, slices, seed=config.seed, step=step, epoch=epoch)
+        if form.sequence_shard is not None:
+            form.sequence_shard.check_batch(arrays)
+        return arrays
+
+
+def _parts_of(lanes: Sequence[Lane], by_lane: Iterable[_LaneRanges], *, waits: bool) -> list[Part] | None:
+    """Return where samples lie; None where that is not known without waiting."""
+    found: list[Part] = []
+    for lane, its_ranges in by_lane:
+        parts = lanes[lane].parts(its_ranges, waits=waits)
+        if parts is None:
+            return None
+        found += parts
+    return found
 
 
 def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[_LaneRanges]:
     """Return the ranges of batches in their order, those of one lane that follow each other together."""
     found: list[_LaneRanges] = []
-    now, begin, end = -1, 0, 0  # the lane, and the range in it that may go on
     for pieces in slices:
         for lane, start, stop, _ in pieces:
-            if lane == now and start == end:
-                end = stop
+            if not found or found[-1][0] != lane:
+                found.append((lane, [(start, stop)]))
                 continue
-            if now >= 0:
-                found[-1][1].append((begin, end))
-            if lane != now:
-                found.append((lane, []))
-            now, begin, end = lane, start, stop
-    if now >= 0:
-        found[-1][1].append((begin, end))
+            its_ranges = found[-1][1]
+            if its_ranges[-1][1] == start:
+                its_ranges[-1] = its_ranges[-1][0], stop
+            else:
+                its_ranges.append((start, stop))
     return found
-
-
-class Prepared(NamedTuple):
-    """What the threads have made ready for a step.
-
-    Attributes:
-        content: What the delivery prepared.
-        num_samples: Samples of the batch.
-    """
-
-    content: Any
-    num_samples: int
-
-
-class Finisher:
-    """Makes of what was gathered what a step gets.
-
-    Args:
-        settings: See `RunSettings`.
-        compact: Fields that are kept in a narrower form, by name.
-        stages: Told of augmenting and copying.
-        epoch: Decides, beside the seed and the place of a batch, the randomness of `augment`.
-
-    Attributes:
-        is_quick: Whether it takes little beside gathering: nothing is copied, and nothing of the user's is called.
-        takes_together: Whether batches that were gathered in one go may leave as one: nothing is done to one by itself.
-    """
-
-    def __init__(self, settings: RunSettings, compact: Mapping[str, Compact], *, stages: Stages, epoch: int) -> None:
-        delivery, config = settings.delivery, settings.config
-        self._settings, self._stages, self._delivery = settings, stages, delivery
-        self._augmenter = None if config.augment is None else Augmenter(config.augment, seed=config.seed, epoch=epoch)
-        is_augmented, is_cut = config.augment is not None, config.sequence_shard is not None
-        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened = bool(compact) and (not delivery.widens or is_augmented or is_cut)
-        self._form = DeliveryForm(
-            is_augmented=is_augmented,
-            sequence_shard=config.sequence_shard,
-            is_expanded=config.deduplicated == "expand",
-            compact=compact,
-            is_widened=is_widened,
-        )
-        self._tells_sequences = isinstance(config.unit, Pack) and config.unit.cu_seqlens
-        self._pads = config.remainder == "pad"
-        self._changes = is_widened or self._pads or self._tells_sequences or is_augmented or is_cut
-        self.is_quick = not (is_augmented or delivery.copies)
-        # In threads it pays for what copies alone: each of the calls it takes gives the interpreter's lock up. And what
-        # says which data set each sample is of is written to each batch.
-        pays = delivery.copies or not settings.prefetch
-        self._prepare_together = delivery.prepare_together if pays and not self._changes else None
-        self.takes_together = self._prepare_together is not None and settings.source_field is None
-
-    def finish(self, gathered: Gathered, steps: Sequence[int]) -> Iterator[Prepared]:
-        """Return batches as they are handed over."""
-        if (together := gathered.together) is not None:
-            assert self._prepare_together is not None
-            if not self._delivery.copies:
-                return map(Prepared, self._prepare_together(together, self._form), together.sizes)
-            with self._stages.span("copy", together.assembled.size_bytes) as span:
-                span.num_calls = len(together.sizes)
-                return map(Prepared, self._prepare_together(together, self._form), together.sizes)
-        made: Sequence[Made] | Iterator[Made] = gathered.made
-        if self._changes:
-            made = map(self._changed, made, gathered.slices, steps)
-        return map(self._prepared, made)
-
-    def _prepared(self, made: Made) -> Prepared:
-        if not self._delivery.copies:
-            return Prepared(self._delivery.prepare(made, self._form), made.num_samples)
-        with self._stages.span("copy", made.assembled.size_bytes):
-            return Prepared(self._delivery.prepare(made, self._form), made.num_samples)
-
-    def _changed(self, made: Made, slices: Sequence[Slice], step: int) -> Made:
-        config, arrays = self._settings.config, made.arrays
-        if self._form.is_widened:
-            compact = self._form.compact
-            arrays = {name: _wide(one, compact[name]) if name in compact else one for name, one in arrays.items()}
-        if self._pads:
-            is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
-            arrays["sample_mask"] = ~np.concatenate([np.zeros(0, dtype=np.bool_), *is_padding])
-        if self._tells_sequences:
-            arrays |= sequences_of(cast("Int32", arrays["segment_ids"]))
-        if self._augmenter is not None:
-            with timed(self._stages, "augment"):
-                arrays = self._augmenter(arrays, slices, step=step)
-        if config.sequence_shard is not None:
-            config.sequence_shard.check_batch(arrays)
-        return made._replace(arrays=arrays)
 
 
 def _wide(array: Any, compact: Compact) -> Any:
@@ -297,3 +521,36 @@ def _wide(array: Any, compact: Compact) -> Any:
     if isinstance(array, Ragged):
         return Ragged(_wide(array.values, compact), array.offsets)
     return widen(array, compact)
+
+
+def _form_of(config: LoaderConfig, delivery: Delivery, compact: Mapping[str, Compact]) -> DeliveryForm:
+    """Return how batches leave."""
+    is_augmented, is_cut = config.augment is not None, config.sequence_shard is not None
+    return DeliveryForm(
+        is_augmented=is_augmented,
+        sequence_shard=config.sequence_shard,
+        is_expanded=config.deduplicated == "expand",
+        compact=compact,
+        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
+        is_widened=bool(compact) and (not delivery.widens or is_augmented or is_cut),
+    )
+
+
+def _once(config: LoaderConfig, delivery: Delivery) -> Once:
+    """Return whether what samples share is gathered once for all of a batch."""
+    if config.deduplicated == "unique":
+        return "always"
+    needs_each = config.augment is not None or isinstance(config.unit, NGram | Pack)
+    return "where it pays" if delivery.expands and not needs_each else "never"
+
+
+def _unit_bytes(config: LoaderConfig, opened: OpenDatasets, collator: Collator, num_units: int) -> float | None:
+    """Return about how much one of what the order counts takes in a batch; None where only making one tells."""
+    unit = config.unit
+    if collator.unit_bytes is not None:
+        return collator.unit_bytes
+    if isinstance(unit, Grouped):
+        if opened.mixture is not None:
+            return None
+        return int(opened.num_samples.sum()) / max(1, num_units) * opened.sample_bytes
+    return opened.sample_bytes * (unit.length if isinstance(unit, NGram) else 1)

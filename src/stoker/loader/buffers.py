@@ -9,15 +9,17 @@ of blocks each takes what it needs, and the least of memory is ever touched: a r
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from stoker.fields.spec import CACHE_LINE_BYTES, Array
 from stoker.host.huge import HUGE_BYTES, PAGE_BYTES
@@ -80,18 +82,13 @@ class _Block:
         self.is_needed = True  # since the last sweep
         self.touched_bytes = 0  # from its beginning on; all behind them is one gap
         self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
-        self._begins = [0]
-        self._ends = [memory.nbytes]
+        self._gaps = [(0, memory.nbytes)]
 
     def cut(self, num_bytes: int) -> int | None:
         """Return where a run begins, no gap any more, or None where no gap is large enough."""
-        for i, begin in enumerate(self._begins):
-            left = self._ends[i] - begin - num_bytes
-            if left >= 0:
-                if left:
-                    self._begins[i] = begin + num_bytes
-                else:
-                    del self._begins[i], self._ends[i]
+        for i, (begin, end) in enumerate(self._gaps):
+            if end - begin >= num_bytes:
+                self._gaps[i : i + 1] = [(begin + num_bytes, end)] if end - begin > num_bytes else []
                 self.touched_bytes = max(self.touched_bytes, begin + num_bytes)
                 return begin
         return None
@@ -104,15 +101,13 @@ class _Block:
 
     def give_back(self, begin: int, end: int) -> None:
         """Make a run a gap, together with those that it touches."""
-        i = bisect_left(self._begins, begin)
-        if i < len(self._begins) and self._begins[i] == end:
-            end = self._ends[i]
-            del self._begins[i], self._ends[i]
-        if i and self._ends[i - 1] == begin:
-            self._ends[i - 1] = end
-        else:
-            self._begins.insert(i, begin)
-            self._ends.insert(i, end)
+        i = bisect_left(self._gaps, (begin, end))
+        if i < len(self._gaps) and self._gaps[i][0] == end:
+            end = self._gaps.pop(i)[1]
+        if i and self._gaps[i - 1][1] == begin:
+            i -= 1
+            begin = self._gaps.pop(i)[0]
+        self._gaps.insert(i, (begin, end))
 
 
 class BufferPool:
@@ -164,6 +159,11 @@ class BufferPool:
             run = block.runs[begin] = _Run(buffer, self._note_return)
             run.place = place
             return buffer
+
+    def array(self, shape: Sequence[int], dtype: npt.DTypeLike = np.uint8) -> Array:
+        """Return an array in a buffer that nobody else sees, its content undefined."""
+        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        return self.take(num_bytes)[:num_bytes].view(dtype).reshape(shape)
 
     def warm(self, num_bytes: int) -> bool:
         """Touch some more memory, and return False once runs of so many bytes find touched memory, and True until then.

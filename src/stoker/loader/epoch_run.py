@@ -1,4 +1,9 @@
-"""One pass over (the rest of) an epoch: steps in order, batches ahead of them; and the next epoch, begun in time."""
+"""One pass over (the rest of) an epoch: steps in order, batches ahead of them; and the next epoch, begun in time.
+
+ReadyQueue   threads make batches ahead of the loop, which gets them in order
+Run          what they are made of: chunks built, windows opened and passed, steps counted
+NextEpoch    the run behind this one, begun while the last batches of this one are delivered
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,22 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
-from stoker.loader.batches import Finisher, Gatherer, Prepared
-from stoker.loader.buffers import BufferPool
-from stoker.loader.delivery import RunSettings
+from stoker.loader.batches import Batches
 from stoker.loader.fill import Filler
-from stoker.loader.lane import Lane, Subjects
+from stoker.loader.gather import Together
+from stoker.loader.lane import Lane
 from stoker.loader.opened import OpenDatasets
 from stoker.loader.orders import Orders
-from stoker.loader.ready_queue import ReadyQueue
+from stoker.loader.window import Window
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
@@ -32,21 +38,186 @@ _MOST_MAKERS = 4
 # the others are made. A loader whose epochs lie far apart, as of a validation, holds no more than these meanwhile.
 _MOST_READY = 2
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """Which steps of a pass a run makes: every `every`-th, from `first` on; all of them unless told.
 
-    For several processes that make the batches of one rank in turn: 7 steps, `every=3`
+class ReadyQueue(Generic[T]):
+    """Gives results 0, 1, 2, ... in this order, made by threads up to `depth` ahead of the caller.
 
-        step        0   1   2   3   4   5   6
-        first=0     █           █           █
-        first=1         █           █
-        first=2             █           █
+        make    ... 8 7   6 5    two threads, each at two results at a time; as many as `depth` wait or are being made
+        ready       4 3          5 is still being made: it is what the caller would wait for next but two
+        caller  2                has been handed 0, 1, 2
+
+    The first results are made one at a time, so that the first of all comes soon; then as many as are ahead already.
+
+    An exception of making result i is raised where i was due, after all results before it, and ends the sequence.
+
+    Args:
+        make: Called with the number of a result and how many are wanted from there on; yields that many of them or
+            fewer, in order, but at least one. From several threads at once.
+        num_results: How many there are.
+        depth: How many may be made or wait ahead of the caller. With 0 there are no threads: results are made when one
+            is asked for that is not there, by the caller.
+        num_threads: Threads that make them.
+        max_together: Results that a thread, or the caller, makes at a time, at most.
+        waiting: Gives the block in which a thread waits for room.
+        room: How much of the depth may be used to begin with; see `allow`. All of it unless told.
     """
 
-    first: int = 0
-    every: int = 1
+    def __init__(
+        self,
+        make: Callable[[int, int], Iterable[T]],
+        *,
+        num_results: int,
+        depth: int,
+        num_threads: int,
+        max_together: int = 1,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        room: int | None = None,
+    ) -> None:
+        self._make, self._num_results, self._depth, self._waiting = make, num_results, depth, waiting
+        num_threads = min(max(1, num_threads), depth, num_results)
+        # Not more than lets every thread make some while as many wait: else one that is done waits for the caller.
+        self._max_together = max(1, min(max_together, depth // (num_threads + 1)) if depth else max_together)
+        # One lock, but two conditions: nobody is woken to find nothing to do. Entered again by a caller who makes a
+        # result and closes the queue meanwhile.
+        self._lock = threading.RLock()
+        self._made = threading.Condition(self._lock)
+        self._taken = threading.Condition(self._lock)
+        self._ready: dict[int, T] = {}
+        self._failed: dict[int, BaseException] = {}
+        self._num_idle = 0  # threads that wait for room
+        self._room = self._next_to_make = self._next_to_hand = 0
+        self._is_closed = self._is_started = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True) for i in range(num_threads)
+        ]
+        self.allow(depth if room is None else room)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next result waits to be handed over."""
+        return self._next_to_hand in self._ready
+
+    @property
+    def num_ready(self) -> int:
+        """Results that wait to be handed over."""
+        return len(self._ready)
+
+    def get(self) -> T:
+        """Return the next result.
+
+        Blocks: until it is made.
+
+        Raises:
+            StopIteration: All have been handed over.
+            InterruptedError: The queue was closed before.
+        """
+        with self._lock:  # whoever closes waits until a result is made that the caller makes itself
+            number = self._next_to_hand
+            if number >= self._num_results:
+                raise StopIteration
+            if not self._depth and number not in self._ready and not self._is_closed:
+                # At most as many as were handed over already: the first of all comes soon.
+                self._make_some(number, min(max(1, number), self._max_together, self._num_results - number))
+            while number not in self._ready:
+                if number in self._failed:
+                    self._is_closed = True
+                    self._taken.notify_all()
+                    raise self._failed[number]
+                if self._is_closed:
+                    raise InterruptedError("closed before all results were handed over")
+                self._made.wait()
+            self._next_to_hand = number + 1
+            if self._num_idle and (self._num_to_make() or self._is_done()):
+                self._taken.notify()
+            return self._ready.pop(number)
+
+    def allow(self, room: int) -> None:
+        """Use so much of the depth from now on: what others have ready, or are making, may count with ours."""
+        with self._lock:
+            self._room = room
+            if room and not self._is_started and not self._is_closed:
+                self._is_started = True
+                for thread in self._threads:
+                    thread.start()
+            self._taken.notify_all()
+
+    def close(self) -> None:
+        """Stop the threads and drop what nobody will take. Harmless when called again.
+
+        Blocks: until results in the making are done.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._made.notify_all()
+            self._taken.notify_all()
+        for thread in self._threads:
+            # One may not have been started: nothing was to be made yet, or whoever started them was interrupted.
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join()
+        self._ready.clear()
+
+    def _work(self) -> None:
+        while (claimed := self._claim()) is not None:
+            number, stop = claimed
+            while number < stop:
+                num_made = self._make_some(number, stop - number)
+                if not num_made:
+                    return
+                number += num_made
+
+    def _make_some(self, number: int, num_wanted: int) -> int:
+        """Make the results from a number on, and return how many; 0 where nothing more is to be made."""
+        first = number
+        try:
+            for result in self._make(number, num_wanted):
+                with self._lock:
+                    if self._is_closed and self._depth:  # a caller who makes them still gets the one it asked for
+                        return 0
+                    self._ready[number] = result
+                    if number == self._next_to_hand:
+                        self._made.notify()
+                number += 1
+                del result  # the caller owns it now: a reference would keep its buffer from being reused
+        except BaseException as error:  # whatever it is, it belongs to the step that was due
+            if not self._depth and not isinstance(error, Exception):
+                raise  # but what interrupts the caller does so now
+            with self._lock:
+                self._failed[number] = error
+                self._made.notify_all()
+                self._taken.notify_all()
+            return 0
+        return number - first
+
+    def _claim(self) -> tuple[int, int] | None:
+        """Return first and past-the-last of the numbers to make next, or None when there is nothing left to do."""
+        with self._lock:
+            num = self._num_to_make()
+            if num or self._is_done():
+                return self._claimed(num)
+        with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
+            self._num_idle += 1
+            while not ((num := self._num_to_make()) or self._is_done()):
+                self._taken.wait()
+            self._num_idle -= 1
+            return self._claimed(num)
+
+    def _claimed(self, num: int) -> tuple[int, int] | None:
+        if self._is_done():
+            return None
+        first = self._next_to_make
+        self._next_to_make = first + num
+        return first, first + num
+
+    def _num_to_make(self) -> int:
+        """Return how many to make at a time, as many as are ahead already, within what is left; 0 without room."""
+        ahead = self._next_to_make - self._next_to_hand
+        num = min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
+        return num if ahead + num <= self._room else 0
+
+    def _is_done(self) -> bool:
+        return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
 
 
 class Progress:
@@ -90,16 +261,21 @@ class Run:
         position: Where it begins.
         orders: The orders that it belongs to.
         opened: The data sets that the samples are of.
-        pool: Memory for batches.
-        settings: See `RunSettings`.
+        batches: Makes its batches.
         stages: Told of waiting, gathering and opening.
-        turn: Which of the steps it makes.
-        room: How many batches it may have ahead to begin with; see `allow`. As many as the settings say unless told.
+        turn: Which of the steps it makes, where several processes make the batches of one rank in turn: 7 steps,
+
+                step               0   1   2   3   4   5   6
+                slice(0, None, 3)  █           █           █
+                slice(1, None, 3)      █           █
+                slice(2, None, 3)          █           █
+        room: How many batches it may have ahead to begin with; see `allow`. As many as `batches` says unless told.
 
     Attributes:
         steps: Which samples of each lane belong to which step, from `position` on.
         progress: Where it stands.
         is_abandoned: Whether nobody asks for its batches any more.
+        num_left: Steps that have not been handed over.
     """
 
     def __init__(
@@ -108,72 +284,50 @@ class Run:
         orders: Orders,
         opened: OpenDatasets,
         *,
-        pool: BufferPool,
-        settings: RunSettings,
+        batches: Batches,
         stages: Stages,
-        turn: Turn = Turn(),
+        turn: slice = slice(None),
         room: int | None = None,
     ) -> None:
-        config, epoch = settings.config, position.epoch
-        self.steps = position.steps(global_batch_size=settings.global_batch_size, remainder=config.remainder)
+        config, epoch = batches.config, position.epoch
+        self.steps = position.steps(global_batch_size=batches.global_batch_size, remainder=config.remainder)
         self.progress = Progress(position, self.steps)
         self.is_abandoned = False
         self._home = Home()
-        self._opened, self._settings, self._stages, self._epoch = opened, settings, stages, epoch
-        self._numbers = range(turn.first, self.steps.num_steps, turn.every)
-        self._num_handed = 0
+        self._opened, self._batches, self._stages, self._epoch = opened, batches, stages, epoch
+        self._numbers = range(self.steps.num_steps)[turn]
+        self.num_left = len(self._numbers)
         self._handed_ns = 0
         self._passing_from = 0  # the step from which on windows may be left behind
-        self._subjects = Subjects(stages, epoch, self.steps)
         self._subject: Subject | None = None  # of the step that the loop is at
         # Data set and chunks of windows that were opened, but are not counted as used yet: an epoch that begins before
         # the last one is over uses its chunks when its own first batch is handed over.
         self._uses: deque[tuple[int, Int64]] = deque()
         self._is_closed = False
         self._closing = threading.RLock()
-        self._filler = self._make_filler()
-        resident = settings.delivery.resident
-        told: dict[str, Any] = {"stages": stages, "subjects": self._subjects, "uses": self._uses, "resident": resident}
+        self._filler = Filler(
+            is_there=opened.is_there,
+            build=opened.build,
+            pool=opened.pool(config.num_threads),
+            size_of=lambda number: int(opened.num_samples[number]),
+            max_ahead=lambda: config.num_threads if opened.is_tight else None,
+            stages=stages,
+        )
+        shard, has_mirror = batches.shard, config.cache.mirror is not None
+        told: dict[str, Any] = {"stages": stages, "subject_at": self._subject_at, "on_open": self._note_opened}
+        told["begins_at"] = shard.rank / shard.world_size if has_mirror else 0.0
         self._lanes = [
             Lane(lane, opened, self._filler, units_in=orders.units_in, **told) for lane in orders.lanes_of_epoch(epoch)
         ]
-        self._finisher = Finisher(settings, opened.spec.compact, stages=stages, epoch=epoch)
-        self._gatherer = Gatherer(
-            self._lanes,
-            self.steps,
-            opened.spec,
-            pool=pool,
-            settings=settings,
-            stages=stages,
-            num_ahead=min(settings.prefetch, len(self._numbers)),
-            leave_together=self._finisher.takes_together,
-        )
-        self._queue: ReadyQueue[Prepared] = ReadyQueue(
+        self._queue: ReadyQueue[tuple[Any, int]] = ReadyQueue(
             self._make,
             num_results=len(self._numbers),
-            depth=settings.prefetch,
+            depth=batches.prefetch,
             num_threads=config.num_threads if config.augment is not None else min(config.num_threads, _MOST_MAKERS),
-            # Without threads the user's own function is not called, nor anything copied, before it is asked for.
-            max_together=self._gatherer.max_together if settings.prefetch or self._finisher.is_quick else 1,
+            max_together=batches.max_together,
             waiting=partial(stages.span, "wait_room"),
             room=room,
         )
-
-    def _make_filler(self) -> Filler:
-        opened, num_threads = self._opened, self._settings.config.num_threads
-        return Filler(
-            is_there=opened.is_there,
-            build=self._build,
-            pool=opened.pool(num_threads),
-            size_of=lambda number: int(opened.num_samples[number]),
-            max_ahead=lambda: num_threads if opened.is_tight else None,
-            waiting=partial(self._stages.span, "wait_chunk"),
-        )
-
-    @property
-    def num_left(self) -> int:
-        """Steps that have not been handed over."""
-        return len(self._numbers) - self._num_handed
 
     @property
     def num_ready(self) -> int:
@@ -184,8 +338,8 @@ class Run:
         """Have no more batches ahead than this from now on: others may count with them."""
         self._queue.allow(room)
 
-    def next(self) -> Prepared:
-        """Return the next step's batch.
+    def next(self) -> tuple[Any, int]:
+        """Return the next step's batch as it was prepared, and how many samples it has.
 
         Blocks: until it is assembled.
 
@@ -194,18 +348,18 @@ class Run:
             RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
-        stages, numbers, number = self._stages, self._numbers, self._num_handed
+        stages, numbers, number = self._stages, self._numbers, len(self._numbers) - self.num_left
         if self._handed_ns:
             stages("step", self._handed_ns, start_ns, 0, self._subject)
             self._handed_ns = 0
-        if number == len(numbers):
+        if not self.num_left:
             raise StopIteration
         try:
             if self._queue.is_ready and not stages.shows_each:  # nothing to wait in
                 prepared = self._queue.get()
                 stages("wait", start_ns, time.perf_counter_ns(), 0)
             else:
-                self._subject = self._subjects.of_step(numbers[number])
+                self._subject = self._subject_of(numbers[number])
                 with stages.span("wait", subject=self._subject):
                     prepared = self._queue.get()
         except Exception as error:
@@ -217,9 +371,9 @@ class Run:
         while self._uses:
             self._opened.count_uses(*self._uses.popleft())
         self.progress.last = numbers[number]
-        self._num_handed = number = number + 1
-        if number < len(numbers) and numbers[number] >= self._passing_from:
-            self._pass_windows(numbers[number])
+        self.num_left -= 1
+        if self.num_left and numbers[number + 1] >= self._passing_from:
+            self._pass_windows(numbers[number + 1])
         self._handed_ns = time.perf_counter_ns()
         return prepared
 
@@ -255,26 +409,39 @@ class Run:
                 lane.close()
             self._filler.close()
 
-    def _build(self, chunk: int) -> bool:
-        with self._stages.span("build", subject=self._subjects.of_chunk(chunk)):
-            return self._opened.build(chunk)
+    def _subject_of(self, step: int) -> Subject | None:
+        """Return what work for a step is for, where that is shown; the epoch's steps, as `Loader.explain` counts."""
+        first_step = self.steps.start // self.steps.global_batch_size
+        return (self._epoch, first_step + step, -1, -1) if self._stages.shows_each else None
 
-    def _make(self, number: int, num_wanted: int) -> Iterator[Prepared]:
+    def _subject_at(self, position: int) -> Subject | None:
+        """Return what work for a position of a lane is for."""
+        return self._subject_of(max(position - self.steps.lane_start, 0) // self.steps.part_size)
+
+    def _note_opened(self, window: Window) -> None:
+        """Note that chunks are used, and offer a device those of them that do not lie there yet."""
+        self._uses.append((window.which, window.chunks))
+        if (resident := self._batches.resident) is not None:
+            for slot in np.flatnonzero(resident.first_row[window.chunks] < 0).tolist():
+                records = np.frombuffer(window.records(slot), dtype=np.uint8)
+                resident.offer(int(window.chunks[slot]), records.reshape(-1, window.layout.spec.record_bytes))
+
+    def _make(self, number: int, num_wanted: int) -> Iterator[tuple[Any, int]]:
         """Yield the batches of some of the run's steps, the first of them at least; see `ReadyQueue`."""
         steps = self._numbers[number : number + num_wanted]
-        stages, finisher = self._stages, self._finisher
-        with stages.span("batch", subject=self._subjects.of_step(steps[0])) as span:
-            gathered = self._gatherer.gather(steps)
-            finished = finisher.finish(gathered, steps)
+        stages, batches = self._stages, self._batches
+        with stages.span("batch", subject=self._subject_of(steps[0])) as span:
+            slices, made = batches.gather(self._lanes, self.steps, steps)
+            finished = batches.finish(made, slices, steps, self._epoch)
             # A span of its own for each takes a tenth of what is left to do, so only where somebody looks at it.
-            if not stages.shows_each and (finisher.is_quick or gathered.together is not None):
-                span.num_calls = len(gathered.slices)
+            if not stages.shows_each and (batches.is_quick or isinstance(made, Together)):
+                span.num_calls = len(slices)
                 yield from finished
                 return
             ready = [next(finished)]
         yield ready.pop()
-        for step, _ in zip(steps[1:], gathered.slices[1:], strict=False):
-            with stages.span("batch", subject=self._subjects.of_step(step)):
+        for step in steps[1 : len(slices)]:
+            with stages.span("batch", subject=self._subject_of(step)):
                 ready.append(next(finished))
             yield ready.pop()
 
@@ -283,7 +450,7 @@ class Run:
         steps = self.steps
         borders = [
             self._lanes[piece.lane].pass_by(piece.start)
-            for piece in steps.slices(step, self._settings.shard)
+            for piece in steps.slices(step, self._batches.shard)
             if not piece.is_padding  # which goes back to the beginning
         ]
         # No step before this one begins behind such a border: nothing has to be looked at until then.
@@ -297,11 +464,9 @@ class NextEpoch:
         batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
                               0   1   │ 2   3   4           left to do: they begin the next epoch
 
-    So no more batches are made ahead than in the middle of an epoch.
-
-    That another epoch comes nobody says. It is believed once a second one has followed the first; by then every chunk
-    has been built, too, so nothing is fetched that may not be wanted. A loop that goes on elsewhere, or not at all,
-    leaves what was begun to be closed.
+    So no more batches are made ahead than in the middle of an epoch. That another epoch comes is believed once a second
+    one has followed the first; by then every chunk has been built, too, so nothing is fetched that may not be wanted. A
+    loop that goes on elsewhere, or not at all, leaves what was begun to be closed.
 
     Args:
         prefetch: How many batches a run has ahead; 0 where none may be made before their epoch has begun.
@@ -355,15 +520,14 @@ class NextEpoch:
         """
         if self._now is None or self._now() is not run:
             return
-        num_left = run.num_left
-        room = min(self._prefetch - num_left, _MOST_READY)  # beside those that are left of this run
+        room = min(self._prefetch - run.num_left, _MOST_READY)  # beside those that are left of this run
         if self._begun is not None:
             self._begun[1].allow(room)
-        elif self._is_likely and 0 < num_left <= self.lead:
+        elif self._is_likely and 0 < run.num_left <= self.lead:
             start = run.progress.position.next_epoch()
             try:
                 self._begun = start, begin(start, room)
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
                 self._is_likely = False
-        if not num_left:
+        if not run.num_left:
             self._expected = run.progress.position

@@ -6,11 +6,9 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import attrgetter
+from itertools import accumulate, pairwise
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -198,17 +196,16 @@ def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankS
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
     datasets = orders.opened.datasets
-    files = [one.catalogue.files for one in datasets]
+    first_files = [0, *accumulate(len(one.catalogue.files) for one in datasets)]
     file, row_group, place = (np.full(whose.size, -1, dtype=np.int64) for _ in range(3))
     is_substituted = np.zeros(whose.size, dtype=np.bool_)
     for which, number in sorted(set(zip(whose.tolist(), chunk.tolist(), strict=True))):
         members = np.flatnonzero((whose == which) & (chunk == number))
         catalogue = datasets[which].catalogue
-        own = int(catalogue.file_of_chunk[number])
-        file[members] = own + sum(map(len, files[:which]))
+        file[members] = first_files[which] + int(catalogue.file_of_chunk[number])
         is_substituted[members] = datasets[which].is_substituted(number)
         kept = catalogue.kept(number)
-        if (borders := _borders(catalogue, number, own, kept)) is not None:
+        if (borders := _borders(catalogue, number, kept)) is not None:
             first_group, first_row, starts = borders
             rows = row[members] if kept is None else kept[row[members]]
             inside = np.searchsorted(starts, rows, side="right") - 1
@@ -218,7 +215,7 @@ def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankS
         epoch=epoch,
         step=step,
         shard=shard,
-        urls=[info.url for of_one in files for info in of_one],
+        urls=[info.url for one in datasets for info in one.catalogue.files],
         file=file,
         row_group=row_group,
         row=place,
@@ -252,14 +249,7 @@ def _rows(samples: Samples, orders: Orders) -> tuple[Int64, Int64]:
     return rows, np.repeat(np.arange(num, dtype=np.int64), counts)
 
 
-def find_all(
-    orders: Orders,
-    steps: Steps,
-    row: tuple[str, int, int],
-    *,
-    epoch: int,
-    world_size: int,
-) -> list[Use]:
+def find_all(orders: Orders, steps: Steps, row: tuple[str, int, int], *, epoch: int, world_size: int) -> list[Use]:
     """Return every use of a row in an epoch, in the order of steps: the inverse of `explain`.
 
     Several where a mixture comes to a data set again, or where the order counts draws, windows or packed rows; one
@@ -280,29 +270,21 @@ def find_all(
     """
     which, chunk, chunk_row = _sample(orders, row)
     name = orders.names[which] if orders.names else None
-    uses = []
-    for lane, position in _positions(orders, which, chunk, chunk_row, epoch=epoch):
-        used = steps.use_of(position, lane=lane, world_size=world_size)
-        if used is not None:
-            uses.append(Use(epoch, *used, chunk, chunk_row, name))
-    return sorted(uses) or [Use(epoch, None, None, chunk, chunk_row, name)]
-
-
-def _positions(orders: Orders, which: int, chunk: int, row: int, *, epoch: int) -> Iterator[tuple[int, int]]:
-    """Yield lane and position of every sample of an epoch that has a row of a data set's chunk."""
-    order = orders.order_in(epoch)
+    order, uses = orders.order_in(epoch), list[Use]()
     lanes_of_epoch: Sequence[EpochOrder | MixtureEpoch] = order.lanes_of_epoch(epoch)
     for lane, of_lane in enumerate(lanes_of_epoch):
         for own_epoch in of_lane.own_epochs(which):
             units = orders.units_in(which, own_epoch)
-            unit = np.array([row], dtype=np.int64) if units is None else units.units_of(chunk, row)
-            lanes = order.component_in(which, own_epoch).lane_of(np.full_like(unit, chunk), unit)
-            unit = unit[lanes == lane]
-            own = of_lane.component_epoch(which, own_epoch)
-            for place in own.positions_of(np.full_like(unit, chunk), unit).tolist():
+            unit = np.array([chunk_row], dtype=np.int64) if units is None else units.units_of(chunk, chunk_row)
+            chunks = np.full_like(unit, chunk)
+            in_lane = order.component_in(which, own_epoch).lane_of(chunks, unit) == lane
+            places = of_lane.component_epoch(which, own_epoch).positions_of(chunks[in_lane], unit[in_lane])
+            for place in places.tolist():
                 at = of_lane.position_of(which, own_epoch, place)
-                if at is not None:
-                    yield lane, at
+                used = None if at is None else steps.use_of(at, lane=lane, world_size=world_size)
+                if used is not None:
+                    uses.append(Use(epoch, *used, chunk, chunk_row, name))
+    return sorted(uses) or [Use(epoch, None, None, chunk, chunk_row, name)]
 
 
 def _sample(orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
@@ -325,42 +307,33 @@ def _sample(orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
     raise ValueError("no data set of the mixture has this row:\n  " + "\n  ".join(errors))
 
 
-def _borders(catalogue: Catalogue, number: int, file: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:
+def _borders(catalogue: Catalogue, number: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:
     """Return the first row group of a fragment, its first row there, and at which row of it each group begins.
 
     None where a filter leaves open which rows the samples are: it does not where all rows pass that are `kept`.
     """
-    fragment = catalogue.fragments[number]
-    num_samples = int(catalogue.num_samples[number])
-    first = fragment.row_groups[0]
-    num_rows = int(catalogue.num_rows[number])
-    if num_samples != (num_rows if kept is None else kept.size):
+    fragment, num_rows = catalogue.fragments[number], int(catalogue.num_rows[number])
+    first, starts = fragment.row_groups[0], np.zeros(1, dtype=np.int64)
+    if int(catalogue.num_samples[number]) != (num_rows if kept is None else kept.size):
         return None
-    if fragment.rows is not None:
-        return first, fragment.rows[0], np.zeros(1, dtype=np.int64)
-    if len(fragment.row_groups) == 1:
-        return first, 0, np.zeros(1, dtype=np.int64)
-    sizes = _group_sizes(catalogue, file, fragment.row_groups)
+    if fragment.rows is not None or len(fragment.row_groups) == 1:
+        return first, 0 if fragment.rows is None else fragment.rows[0], starts
+    sizes = catalogue.footer(int(catalogue.file_of_chunk[number])).numbers.groups["num_rows"][list(fragment.row_groups)]
     # Fewer where row groups between the others were ruled out by their statistics.
     return (first, 0, np.cumsum(sizes) - sizes) if int(sizes.sum()) == num_rows else None
-
-
-def _group_sizes(catalogue: Catalogue, file: int, groups: Sequence[int]) -> Int64:
-    sizes: Int64 = catalogue.footer(file).numbers.groups["num_rows"][list(groups)]
-    return sizes
 
 
 def _file_of(catalogue: Catalogue, url: str) -> int:
     """Return the number of the file with this URL, or of the one file whose URL ends in it at a folder's border."""
     tail = "/" + url.removeprefix("./").lstrip("/")
-    found = [i for i, info in enumerate(catalogue.files) if info.url == url]
-    found = found or [i for i, info in enumerate(catalogue.files) if info.url.endswith(tail)]
+    urls = [info.url for info in catalogue.files]
+    found = [i for i, one in enumerate(urls) if one == url] or [i for i, one in enumerate(urls) if one.endswith(tail)]
     if len(found) == 1:
         return found[0]
-    example = catalogue.files[found[0] if found else 0].url if catalogue.files else "none at all"
+    example = urls[found[0] if found else 0] if urls else "none at all"
     if found:
         raise ValueError(f"{len(found)} files of the data set end in {url!r}, such as {example}; give more of the path")
-    raise ValueError(f"the data set has no file {url!r}; it has {len(catalogue.files):,}, such as {example}")
+    raise ValueError(f"the data set has no file {url!r}; it has {len(urls):,}, such as {example}")
 
 
 def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
@@ -371,21 +344,19 @@ def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> t
         SourceError: The footer cannot be read.
     """
     file = _file_of(catalogue, url)
-    url = catalogue.files[file].url
-    num_groups = len(catalogue.footer(file).numbers.groups)
-    if not 0 <= row_group < num_groups:
-        raise ValueError(f"{url} has {num_groups:,} row groups, and none with the number {row_group}")
-    num_rows = int(_group_sizes(catalogue, file, [row_group])[0])
+    url, sizes = catalogue.files[file].url, catalogue.footer(file).numbers.groups["num_rows"]
+    if not 0 <= row_group < len(sizes):
+        raise ValueError(f"{url} has {len(sizes):,} row groups, and none with the number {row_group}")
+    num_rows = int(sizes[row_group])
     if not 0 <= row < num_rows:
         raise ValueError(f"row group {row_group} of {url} has {num_rows:,} rows, and none with the number {row}")
-    for number in _chunks_of_file(catalogue, url):
+    for number in np.flatnonzero(catalogue.file_of_chunk == file).tolist():
         fragment = catalogue.fragments[number]
-        if row_group not in fragment.row_groups or not (
-            fragment.rows is None or fragment.rows[0] <= row < fragment.rows[1]
-        ):
+        begin, end = (0, num_rows) if fragment.rows is None else fragment.rows
+        if row_group not in fragment.row_groups or not begin <= row < end:
             continue
         kept = catalogue.kept(number)
-        borders = _borders(catalogue, number, file, kept)
+        borders = _borders(catalogue, number, kept)
         if borders is None:
             raise ValueError(
                 f"a filter picks {int(catalogue.num_samples[number]):,} of the {int(catalogue.num_rows[number]):,} "
@@ -400,11 +371,3 @@ def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> t
             raise ValueError(f"row {row} of row group {row_group} of {url} is deleted: the table has it no more")
         return number, sample
     raise ValueError(f"the filter rules out all rows of row group {row_group} of {url}")
-
-
-def _chunks_of_file(catalogue: Catalogue, url: str) -> range:
-    """Return the numbers of a file's chunks: they lie side by side, in the order of the files' URLs."""
-    return range(
-        bisect_left(catalogue.fragments, url, key=attrgetter("url")),
-        bisect_right(catalogue.fragments, url, key=attrgetter("url")),
-    )

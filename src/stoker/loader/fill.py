@@ -7,30 +7,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from stoker.cache.builder import Builder
 from stoker.cache.threads import AdaptivePool
 from stoker.dataset.catalogue import Catalogue
 from stoker.errors import CacheFullError
+from stoker.metrics.stages import Stages, Subject
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
 # Whoever waited for a chunk so long, while nothing was left to be begun, waited for too little to have been asked for.
 _SHORT_S = 0.02
-
-
-class Filling(Protocol):
-    """Has chunks built: a `Filler`, or a part of one."""
-
-    def request(self, chunks: Iterable[int]) -> None:
-        """Ask for chunks, in order of use."""
-
-    def wait(self, chunk: int) -> None:
-        """Return when a requested chunk is there."""
+_CLOSED = "the loader was closed"
 
 
 class Filler:
@@ -46,7 +39,7 @@ class Filler:
         size_of: Says how many samples a chunk has.
         max_ahead: Says how many chunks may be built and not yet waited for; None for any number. What the cache cannot
             keep waits for its use in memory.
-        waiting: Gives the block in which one waits for a chunk.
+        stages: Told of building and waiting; None tells nobody.
 
     Attributes:
         pool: As given.
@@ -62,51 +55,54 @@ class Filler:
         pool: AdaptivePool,
         size_of: Callable[[int], int] = lambda _: 1,
         max_ahead: Callable[[], int | None] = lambda: None,
-        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        stages: Stages | None = None,
     ) -> None:
-        self._is_there = is_there
-        self._build = build
-        self.pool = pool
-        self._size_of = size_of
-        self._is_hungry = True  # since a chunk was built, nobody found the queue empty
-        self._max_ahead = max_ahead
-        self._waiting = waiting
+        self._is_there, self._build, self.pool, self._size_of = is_there, build, pool, size_of
+        self._max_ahead, self._stages = max_ahead, stages or Stages()
         self._lock = threading.Lock()
-        # Each is woken by what concerns it: where dozens of threads build, all of them woken by every chunk would take
-        # turns with the GIL to find that there is nothing for them.
         self._to_begin = threading.Condition(self._lock)  # there may be something to build
-        self._built = threading.Condition(self._lock)  # something that is waited for is there, or failed
         self._stopped = threading.Event()
+        # Whoever waits for a chunk is woken by that one alone: where dozens of threads build, they would take turns
+        # with the GIL to find that there is nothing for them.
+        self._asked: dict[int, Future[None]] = {}  # until they are there; those that failed stay
+        self._subjects: dict[int, Subject | None] = {}
         self._queue: deque[int] = deque()
-        self._pending: set[int] = set()
         self._ahead: set[int] = set()  # built, and nobody has waited for them yet
         self._awaited: set[int] = set()
-        self._building: set[int] = set()
+        self._num_building = 0
+        self._is_hungry = True  # since a chunk was built, nobody found the queue empty
         self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
         self.num_short = 0
-        self._failed: dict[int, BaseException] = {}
         self._threads: list[threading.Thread] = []
 
-    def request(self, chunks: Iterable[int]) -> None:
-        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
+    def request(self, chunks: Iterable[int], subject: Subject | None = None) -> None:
+        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup.
+
+        Args:
+            chunks: Their numbers.
+            subject: What building them is for, where that is shown.
+        """
         with self._lock:
             # Not looked for: one that is published between the look and what follows would be asked for again, behind
             # all others, and who waits for it would wait for these.
-            chunks = [chunk for chunk in chunks if chunk not in self._pending]
+            chunks = [chunk for chunk in chunks if chunk not in self._asked]
         missing = [chunk for chunk in chunks if not self._is_there(chunk)]
         if not missing:
             return
         with self._lock:
             for chunk in missing:
-                if chunk not in self._pending and chunk not in self._failed:
-                    self._pending.add(chunk)
+                if chunk not in self._asked:
+                    asked = self._asked[chunk] = Future()
+                    if self._stopped.is_set():
+                        asked.set_exception(InterruptedError(_CLOSED))
+                    self._subjects[chunk] = None if subject is None else (*subject[:3], chunk)
                     self._queue.append(chunk)
                     self._to_begin.notify()
             self._empty_since = None
             self._start_threads()
 
     def _start_threads(self) -> None:
-        while len(self._threads) < min(self.pool.size, len(self._pending)) and not self._stopped.is_set():
+        while len(self._threads) < min(self.pool.size, len(self._asked)) and not self._stopped.is_set():
             thread = threading.Thread(target=self._work, name=f"stoker-build-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -120,35 +116,33 @@ class Filler:
             InterruptedError: The filler was closed.
         """
         with self._lock:
+            asked = self._asked.get(chunk)
             self._ahead.discard(chunk)
             self._awaited.add(chunk)
             if self._max_ahead() is not None:  # one more may be built, this one at least
                 self._to_begin.notify()
-            is_pending = chunk in self._pending
+        error: BaseException | None = None
         since = time.monotonic()
-        with self._waiting() if is_pending else nullcontext(), self._lock:
-            while chunk in self._pending:
-                if self._stopped.is_set():
-                    raise InterruptedError("the loader was closed")
-                self._built.wait()
+        if asked is not None:
+            with nullcontext() if asked.done() else self._stages.span("wait_chunk"):
+                error = asked.exception()
+        with self._lock:
             self._awaited.discard(chunk)
-            self._note_short(since)
-            if chunk in self._failed:
-                raise self._failed[chunk]
-
-    def _note_short(self, since: float) -> None:
-        """Note that a wait which began then is over: threads may have stood idle during it."""
-        empty_since = self._empty_since
-        if empty_since is not None and time.monotonic() - max(since, empty_since) > _SHORT_S:
-            self.num_short += 1
-            self._empty_since = math.inf  # once
+            empty_since = self._empty_since
+            if empty_since is not None and time.monotonic() - max(since, empty_since) > _SHORT_S:
+                self.num_short += 1  # threads may have stood idle meanwhile
+                self._empty_since = math.inf  # once
+        if error is not None:
+            raise error
 
     def stop(self) -> None:
         """Begin no further chunk, and free whoever waits for one with an `InterruptedError`."""
         self._stopped.set()
         with self._lock:
             self._to_begin.notify_all()
-            self._built.notify_all()
+            for asked in self._asked.values():
+                if not asked.done():
+                    asked.set_exception(InterruptedError(_CLOSED))
 
     def close(self) -> None:
         """Stop, and end the threads. Harmless when called again.
@@ -164,28 +158,32 @@ class Filler:
             error: BaseException | None = None
             is_done = False
             try:
-                is_done = self._build(chunk)
+                with self._stages.span("build", subject=self._subjects[chunk]):
+                    is_done = self._build(chunk)
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 error = raised
             with self._lock:
-                self._building.discard(chunk)
-                if error is not None:
-                    self._failed[chunk] = error
-                    self._pending.discard(chunk)
-                elif is_done:
-                    is_hungry, self._is_hungry = self._is_hungry, True
-                    if self.pool.built(self._size_of(chunk), is_hungry=is_hungry):
-                        self._start_threads()
-                        self._to_begin.notify_all()  # those that a smaller pool had no use for
-                    self._pending.discard(chunk)
-                    if chunk not in self._awaited and self._max_ahead() is not None:
-                        self._ahead.add(chunk)
+                self._num_building -= 1
+                if is_done or error is not None:
+                    self._note_end(chunk, error)
                 else:
                     self._queue.append(chunk)  # for this thread, in a while: nobody is woken to find it taken
-                if chunk in self._awaited:
-                    self._built.notify_all()
             if error is None and not is_done:
                 self._stopped.wait(_POLL_S)
+
+    def _note_end(self, chunk: int, error: BaseException | None) -> None:
+        """Note that a chunk is there, or that it cannot be built. Called with the lock."""
+        asked = self._asked[chunk]
+        if error is None:
+            is_hungry, self._is_hungry = self._is_hungry, True
+            if self.pool.built(self._size_of(chunk), is_hungry=is_hungry):
+                self._start_threads()
+                self._to_begin.notify_all()  # those that a smaller pool had no use for
+            del self._asked[chunk], self._subjects[chunk]
+            if chunk not in self._awaited and self._max_ahead() is not None:
+                self._ahead.add(chunk)
+        if not asked.done():  # by `stop`
+            asked.set_result(None) if error is None else asked.set_exception(error)
 
     def _claim(self) -> int | None:
         """Return the chunk to build next."""
@@ -193,14 +191,14 @@ class Filler:
             while not self._stopped.is_set():
                 chunk = self._next()
                 if chunk is not None:
-                    self._building.add(chunk)
+                    self._num_building += 1
                     return chunk
                 self._to_begin.wait()
             return None
 
     def _next(self) -> int | None:
         """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
-        if len(self._building) >= self.pool.size:  # it was larger once
+        if self._num_building >= self.pool.size:  # it was larger once
             return None
         if not self._queue:
             self._is_hungry = False
@@ -285,81 +283,81 @@ def warm(
     Raises:
         StokerError: A chunk cannot be built. Chunks in the making are finished first.
     """
-    stop_event = threading.Event() if stop_event is None else stop_event
-    warming = _Warming(builder, part, on_progress, stop_event)
-    filler = warming.filler = Filler(
-        is_there=lambda i: i not in warming.missing,
-        build=warming.build,
-        pool=pool,
-        size_of=lambda i: int(builder.catalogue.num_samples[i]),
-    )
-    wanted = sorted(warming.missing)
-    try:
-        filler.request(wanted)
-        with suppress(InterruptedError):  # stopped, for whatever reason
-            for i in wanted:
-                filler.wait(i)
-    finally:
-        filler.close()
-    if warming.error is not None:
-        raise warming.error
-    mirror = builder.store.mirror
-    return warming.progress if mirror is None else replace(warming.progress, num_not_uploaded=mirror.drain(stop_event))
+    return _Warming(builder, pool, part, on_progress, stop_event or threading.Event()).run()
 
 
 class _Warming:
-    """What is known while a cache is filled, and how a filler's threads build for it."""
-
-    filler: Filler
+    """What is known while a cache is filled, and how a filler's threads build for it; see `warm`."""
 
     def __init__(
         self,
         builder: Builder,
+        pool: AdaptivePool,
         part: tuple[int, int] | None,
         on_progress: OnProgress | None,
         stop_event: threading.Event,
     ) -> None:
-        self._builder = builder
-        self._on_progress = on_progress
-        self._stop_event = stop_event
+        self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
+        self._is_part, self._on_progress, self._stop_event = part is not None, on_progress, stop_event
         self._mutex, self._making_room = threading.Lock(), threading.Lock()
         self._at_work = threading.Condition()
         self._num_building = self._num_ended = 0
-        catalogue, store = builder.catalogue, builder.store
-        chunks = range(len(catalogue)) if part is None else chunks_of_part(catalogue, *part)
-        sizes = {i: self._size_of(i) for i in chunks}
-        self._is_part = part is not None
-        if store.mirror is not None:
-            mirrored = store.mirror.sizes()
+        chunks = range(len(self._catalogue)) if part is None else chunks_of_part(self._catalogue, *part)
+        sizes = {i: builder.size_of(i) for i in chunks}
+        if (mirror := self._store.mirror) is not None:
+            mirrored = mirror.sizes()
             for i, size in sizes.items():
-                in_mirror = mirrored.get(catalogue.key(i))
+                in_mirror = mirrored.get(self._catalogue.key(i))
                 if in_mirror is None and size is not None:
-                    store.put_into_mirror(catalogue.key(i))
+                    self._store.put_into_mirror(self._catalogue.key(i))
                 elif in_mirror is not None and self._is_part:
                     sizes[i] = in_mirror
         found = [size for size in sizes.values() if size is not None]
-        self.missing = {i for i, size in sizes.items() if size is None}
-        self.error: BaseException | None = None
-        self.progress = WarmProgress(
-            num_chunks=len(sizes), num_done=len(found), num_found=len(found), found_bytes=sum(found)
+        self._missing = {i for i, size in sizes.items() if size is None}
+        self._error: BaseException | None = None
+        self._filler = Filler(
+            is_there=lambda i: i not in self._missing,
+            build=self._build,
+            pool=pool,
+            size_of=lambda i: int(self._catalogue.num_samples[i]),
         )
-        self._tell()
+        self._progress = WarmProgress(num_chunks=len(sizes), num_done=len(found), num_found=len(found))
+        self._note(found_bytes=sum(found))
 
-    def build(self, i: int) -> bool:
+    def run(self) -> WarmProgress:
+        """Build what is missing, and return how far that got."""
+        wanted = sorted(self._missing)
+        try:
+            self._filler.request(wanted)
+            with suppress(InterruptedError):  # stopped, for whatever reason
+                for i in wanted:
+                    self._filler.wait(i)
+        finally:
+            self._filler.close()
+        if self._error is not None:
+            raise self._error
+        mirror, progress = self._store.mirror, self._progress
+        return progress if mirror is None else replace(progress, num_not_uploaded=mirror.drain(self._stop_event))
+
+    def _build(self, i: int) -> bool:
         """Build a chunk unless it came along with another; False where somebody else is at it."""
-        is_built = i not in self.missing
+        is_built = i not in self._missing
         try:
             if not (is_built or self._stop_event.is_set()):
                 is_built = self._build_or_make_room(i)
-                if is_built and self._size_of(i) is not None:  # another process may have made it
+                if is_built and self._builder.size_of(i) is not None:  # another process may have made it
                     self._count(i)
         except CacheFullError as error:
-            self._full(error)
+            with self._mutex:
+                if self._progress.num_done == 0:  # not one chunk fits: nothing could be trained from it
+                    self._error = self._error or error
+                elif not self._progress.is_full:
+                    self._note(is_full=True)
         except BaseException as error:  # belongs to whoever asked for the cache to be filled
             with self._mutex:
-                self.error = self.error or error
-        if self._stop_event.is_set() or self.error is not None or self.progress.is_full:
-            self.filler.stop()
+                self._error = self._error or error
+        if self._stop_event.is_set() or self._error is not None or self._progress.is_full:
+            self._filler.stop()
         return is_built
 
     def _build_or_make_room(self, i: int) -> bool:
@@ -380,13 +378,13 @@ class _Warming:
                     self._num_ended += 1
                     self._at_work.notify_all()
         except CacheFullError:
-            mirror, store = self._builder.store.mirror, self._builder.store
+            mirror = self._store.mirror
             if mirror is None or not self._is_part:
                 raise
             with self._making_room:
                 while True:
                     num_ended, is_stuck = self._num_ended, mirror.drain(self._stop_event) > 0
-                    store.discard_unless_used(self._builder.catalogue.fingerprint, mirror.take_uploaded())
+                    self._store.discard_unless_used(self._catalogue.fingerprint, mirror.take_uploaded())
                     try:
                         return build()
                     except CacheFullError:
@@ -399,30 +397,16 @@ class _Warming:
     def _count(self, i: int) -> None:
         """Count a chunk, once, when it is there: parts of a huge row group come one by one, long before the last."""
         with self._mutex:
-            if i not in self.missing:
-                return
-            self.missing.discard(i)
-            size_bytes = self._size_of(i) or 0  # of a part, it may have made room already
-            self.progress = replace(
-                self.progress,
-                num_done=self.progress.num_done + 1,
-                num_samples=self.progress.num_samples + int(self._builder.catalogue.num_samples[i]),
-                size_bytes=self.progress.size_bytes + size_bytes,
-            )
-            self._tell()
+            if i in self._missing:
+                self._missing.discard(i)
+                self._note(
+                    num_done=self._progress.num_done + 1,
+                    num_samples=self._progress.num_samples + int(self._catalogue.num_samples[i]),
+                    # Of a part, it may have made room already.
+                    size_bytes=self._progress.size_bytes + (self._builder.size_of(i) or 0),
+                )
 
-    def _size_of(self, i: int) -> int | None:
-        """Return the size of a chunk that is in the cache, None where it is not."""
-        return self._builder.size_of(i)
-
-    def _full(self, error: CacheFullError) -> None:
-        with self._mutex:
-            if self.progress.num_done == 0:  # not one chunk fits: nothing could be trained from it
-                self.error = self.error or error
-            elif not self.progress.is_full:
-                self.progress = replace(self.progress, is_full=True)
-                self._tell()
-
-    def _tell(self) -> None:
+    def _note(self, **changes: Any) -> None:
+        self._progress = replace(self._progress, **changes)
         if self._on_progress is not None:
-            self._on_progress(self.progress)
+            self._on_progress(self._progress)

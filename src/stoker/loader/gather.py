@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,72 +20,74 @@ from stoker.fields.offsets import Int64, offsets_of
 from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import Once
-from stoker.loader.lane import UnitPart
 from stoker.loader.window import Window
-from stoker.sampling.epoch import WindowPositions
 
 # With more different rows a batch than this share of its samples, each row for each sample is no more to carry, and
 # spares whoever gets the batch the work of expanding it.
 _MAX_DISTINCT = 0.75
 
-
-class FoundSamples(NamedTuple):
-    """Places of samples in a window that have been found, as `WindowPositions` finds them.
-
-    Attributes:
-        slot: Chunk of each, as its place in the window. Shape [b].
-        row: Row of each, counted in its chunk, known to be in range. Shape [b].
-    """
-
-    slot: Int64
-    row: Int64
-
-    @property
-    def num(self) -> int:
-        """B."""
-        return len(self.row)
+Range: TypeAlias = tuple[int, int]
+"""First and past-the-last position."""
 
 
-class Part(NamedTuple):
-    """Samples of a batch that lie in one window.
+class Part:
+    """Samples or rows of a batch that lie in one window: at ranges of its positions, or at places that were found.
 
-    Attributes:
+    Native code finds the places of a single range while it gathers, unless somebody has asked for them before.
+
+    Args:
         window: Where they lie.
-        where: Their places in it, which need not have been found: b of them.
+        ranges: Of its positions; these are not checked again.
+
+    Attributes:
+        window: As given.
         table: Of the window: 0 has the samples themselves, the others what they share.
+        num: How many there are, b.
     """
 
-    window: Window
-    where: FoundSamples | WindowPositions
-    table: int = 0
+    __slots__ = ("_found", "_ranges", "num", "table", "window")
+
+    def __init__(self, window: Window, ranges: Sequence[Range]) -> None:
+        self.window, self._ranges, self.table = window, ranges, 0
+        self.num = sum([stop - start for start, stop in ranges])
+        self._found: tuple[Int64, Int64] | None = None
 
     @classmethod
     def at(cls, window: Window, slot: Int64, row: Int64, table: int = 0) -> Part:
-        """Return samples at places that have been found; see `FoundSamples`."""
-        return cls(window, FoundSamples(slot, row), table)
+        """Return rows at places that have been found, known to be in range."""
+        part = cls(window, ())
+        part._found, part.table, part.num = (slot, row), table, len(row)
+        return part
 
     @property
     def slot(self) -> Int64:
         """Chunk of each, as its place in the window. Shape [b]."""
-        return self.where.slot
+        return self._places()[0]
 
     @property
     def row(self) -> Int64:
         """Row of each, counted in its chunk. Shape [b]."""
-        return self.where.row
+        return self._places()[1]
 
     @property
     def native(self) -> Any:
-        """The same as native code takes it; it finds where consecutive positions lie itself."""
-        where = self.where
-        if isinstance(where, WindowPositions) and (stretch := where.unfound) is not None:
-            start, stop = stretch
-            return self.window, self.table, where.tables, start, stop - start
-        return self.window, self.table, where.slot, where.row
+        """The same as native code takes it."""
+        if self._found is None and len(self._ranges) == 1:
+            return self.window, self.table, self.window.order, self._ranges[0][0], self.num
+        return self.window, self.table, *self._places()
+
+    def _places(self) -> tuple[Int64, Int64]:
+        if self._found is None:
+            self._found = slot, row = np.empty(self.num, np.int64), np.empty(self.num, np.int64)
+            if len(self._ranges) == 1:
+                self.window.order.locate_range(self._ranges[0][0], slot, row)
+            else:
+                positions = np.concatenate([np.arange(*one, dtype=np.int64) for one in self._ranges])
+                self.window.order.locate(positions, slot, row)
+        return self._found
 
 
-@dataclass(frozen=True)
-class Residence:
+class Residence(NamedTuple):
     """Which samples of a batch lie on the device already.
 
         rows of a batch    7 1 4 0 9
@@ -233,7 +235,7 @@ def assemble(
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
-    batches = np.array([sum(part.where.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
+    batches = np.array([sum(part.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
     own = spec.unshared
     if (
         once == "always"
@@ -246,12 +248,11 @@ def assemble(
     tables = [list(parts), *(_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1))]
     if once != "never":
         cut = _by_batch(parts, batches)
-        found = [[distinct(part, some) for part, some in zip(table, cut, strict=True)] for table in tables[1:]]
-        num_different = sum(len(one.row) for table in found for one in table)
+        found = [[_distinct(part, some) for part, some in zip(table, cut, strict=True)] for table in tables[1:]]
+        num_different = sum(rows.num for table in found for rows, *_ in table)
         if once == "always" or num_different <= _MAX_DISTINCT * int(batches.sum()) * len(found):
             shared = (
-                _gathered_once(table_spec, table, rows, cut, pool)
-                for table_spec, table, rows in zip(spec.tables[1:], tables[1:], found, strict=True)
+                _gathered_once(its_spec, rows, cut, pool) for its_spec, rows in zip(spec.tables[1:], found, strict=True)
             )
             if places is not None:
                 shared = (replace(one, index=_placed(one.index, places)) for one in shared)
@@ -263,17 +264,13 @@ def _assembled(
     spec: Spec, tables: Sequence[Sequence[Part]], pool: BufferPool, places: Int64 | None = None
 ) -> Assembled:
     """Gather some of the tables of a spec, side by side: from the first on, each with as many rows."""
-    num = sum([part.where.num for part in tables[0]])
-    records = _memory(pool, num, spec.record_bytes)
+    num = sum([part.num for part in tables[0]])
+    records = pool.array((num, spec.record_bytes))
     ragged: dict[str, Ragged] = {}
     for table, parts, at in zip(spec.tables, tables, spec.table_offsets, strict=False):
         is_wanted = spec.record_bytes and table.record_bytes  # runs alone are no records of a batch of lists
         ragged |= _take(table, parts, pool, places, records if is_wanted else None, at)
     return Assembled(spec, num, records, ragged)
-
-
-def _memory(pool: BufferPool, num: int, width: int) -> Array:
-    return pool.take(num * width)[: num * width].reshape(num, width)
 
 
 def _take(
@@ -300,14 +297,14 @@ def _take(
         return {entry.name: _no_lists(entry) for entry in spec.ragged}
     rows, found = Rows([part.native for part in parts], places), dict[str, Ragged]()
     if spec.ragged:
-        num, wanted = sum(part.where.num for part in parts), {entry.name for entry in spec.ragged}
+        num, wanted = sum(part.num for part in parts), {entry.name for entry in spec.ragged}
         for number, group in enumerate(parts[0].window.layout.groups[parts[0].table]):
             chosen = [f for f, entry in enumerate(group) if entry.name in wanted]
             if not chosen:
                 continue
             offsets, inner = np.empty((len(group), num + 1), dtype=np.int64), None
             if records is not None and len(chosen) == len(group) and group[0].num_levels == 1:
-                expected = (part.window.expected_bytes[part.table] * part.where.num for part in parts)
+                expected = (part.window.expected_bytes[part.table] * part.num for part in parts)
                 values = pool.take(int(sum(expected)))
                 lists, records = rows.take_with_lists(records, at, number, offsets, values), None
                 is_copied = lists.num_bytes <= len(values)
@@ -359,33 +356,22 @@ def _placed(values: Array, places: Int64) -> Array:
 # ---------------------------------------------------------------------------------------------- what samples share
 
 
-class Distinct(NamedTuple):
-    """Rows of some batches, of each batch each once, in the order in which they come first.
-
-    Attributes:
-        slot: Chunk of each, as its place in the window. Shape [U].
-        row: Row of each; those of one batch behind those of the one before it. Shape [U].
-        number: Which of its batch's each one is, int32. Shape [B].
-        counts: How many each batch has. Shape [N].
-    """
-
-    slot: Int64
-    row: Int64
-    number: Array
-    counts: Int64
-
-
-def distinct(part: Part, sizes: Int64) -> Distinct:
-    """Return the different rows of each batch, in the order in which they come first, and which of them each one is.
+def _distinct(part: Part, sizes: Int64) -> tuple[Part, Array, Int64]:
+    """Return the different rows of each batch, in the order in which they come first.
 
     Args:
         part: All rows, those of each batch behind those of the one before it: B of them.
         sizes: Rows of each batch, shape [N].
+
+    Returns:
+        The rows, each once a batch.
+        Which of its batch's each of all is, int32. Shape [B].
+        How many each batch has. Shape [N].
     """
-    slot, row = np.empty((2, part.where.num), dtype=np.int64)
-    number, counts = np.empty(part.where.num, dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
+    slot, row = np.empty((2, part.num), dtype=np.int64)
+    number, counts = np.empty(part.num, dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
     num = find_distinct(part.slot, part.row, sizes, slot, row, number, counts)
-    return Distinct(slot[:num], row[:num], number, counts)
+    return Part.at(part.window, slot[:num], row[:num], part.table), number, counts
 
 
 def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
@@ -395,7 +381,7 @@ def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
     """
     found = []
     for part in parts:
-        own, runs = part.window.layout.spec.tables[0], np.empty(part.where.num, dtype=np.int64)
+        own, runs = part.window.layout.spec.tables[0], np.empty(part.num, dtype=np.int64)
         Rows([(part.window, 0, part.slot, part.row)]).runs(own.record_offsets[run_name(key)], runs)
         found.append(Part.at(part.window, part.slot, runs, table))
     return found
@@ -406,7 +392,7 @@ def _by_batch(parts: Sequence[Part], sizes: Int64) -> list[Int64]:
     borders = offsets_of(sizes)
     cut, begin = [], 0
     for part in parts:
-        end = begin + part.where.num
+        end = begin + part.num
         inside = np.clip(borders, begin, end)
         cut.append(inside[1:] - inside[:-1])
         begin = end
@@ -416,38 +402,37 @@ def _by_batch(parts: Sequence[Part], sizes: Int64) -> list[Int64]:
 def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> Assembled:
     """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
     own = part.window.layout.spec.tables[0]
-    num, runs = part.where.num, np.empty(part.where.num, dtype=np.int64)
-    records = _memory(pool, num, own.record_bytes)
+    num, runs = part.num, np.empty(part.num, dtype=np.int64)
+    records = pool.array((num, own.record_bytes))
     rows = Rows([(part.window, 0, part.slot, part.row)])
     rows.take_with_runs(records, own.record_offsets[run_name(spec.keys[0])], runs)
-    found = distinct(Part.at(part.window, part.slot, runs, 1), sizes)
-    once = _assembled(spec.tables[1], [[Part.at(part.window, found.slot, found.row, 1)]], pool)
-    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, found.number, found.counts),), spec.names)
+    found, index, counts = _distinct(Part.at(part.window, part.slot, runs, 1), sizes)
+    once = _assembled(spec.tables[1], [[found]], pool)
+    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, index, counts),), spec.names)
 
 
 def _gathered_once(
-    spec: Spec, parts: Sequence[Part], found: Sequence[Distinct], cut: Sequence[Int64], pool: BufferPool
+    spec: Spec, found: Sequence[tuple[Part, Array, Int64]], cut: Sequence[Int64], pool: BufferPool
 ) -> SharedRows:
     """Gather what samples share, of each batch each row once.
 
     Args:
         spec: Of what they share.
-        parts: Where the rows lie, of all samples.
-        found: The different ones of each part.
+        found: The different rows of each part; see `_distinct`.
         cut: How many samples of each part are of each batch.
         pool: Gives the memory.
     """
-    rows, index, counts = [], [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
-    for part, own, sizes in zip(parts, found, cut, strict=True):
-        rows.append(Part.at(part.window, own.slot, own.row, part.table))
+    index, counts = [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
+    for (_, own, own_counts), sizes in zip(found, cut, strict=True):
         # A batch that a part before this one begins has rows already.
         before = np.where(sizes > 0, counts, 0)
-        index.append(own.number + np.repeat(before, sizes).astype(np.int32) if before.any() else own.number)
-        counts += own.counts
-    return SharedRows(_assembled(spec, [rows], pool), index[1] if len(index) == 2 else np.concatenate(index), counts)
+        index.append(own + np.repeat(before, sizes).astype(np.int32) if before.any() else own)
+        counts += own_counts
+    rows = _assembled(spec, [[part for part, *_ in found]], pool)
+    return SharedRows(rows, index[1] if len(index) == 2 else np.concatenate(index), counts)
 
 
-def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, pool: BufferPool) -> Assembled:
+def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool: BufferPool) -> Assembled:
     """Gather what of a batch does not lie on the device: records of the other samples, and everybody's lists.
 
     A chunk goes there when its window opens, as long as there is room, and stays. Every epoch uses every chunk once, so
@@ -456,47 +441,34 @@ def assemble_resident(spec: Spec, parts: Sequence[UnitPart], first_row: Int64, p
     Args:
         spec: Of the samples, which share nothing.
         parts: Where they lie; all together are the batch.
-        first_row: Of the chunks on the device; see `stoker.loader.lane.Resident`.
+        first_row: Where the records of each chunk begin on the device; -1 where it does not lie there. Shape [N].
         pool: Gives the memory.
     """
-    every = [Part(part.opened.window, part.where) for part in parts]
-    num = sum(part.where.num for part in parts)
-    rows = pool.take(8 * num)[: 8 * num].view(np.int64)  # they cross to the device
+    num = sum(part.num for part in parts)
+    rows = pool.array([num], np.int64)  # they cross to the device
     others, begin = [], 0
-    for (opened, where), part in zip(parts, every, strict=True):
+    for part in parts:
         # Looked at once: a chunk may arrive there while this goes on.
-        first = first_row[opened.chunks][where.slot]
-        out = rows[begin : begin + where.num]
-        np.add(where.row, first, out=out)
+        first = first_row[part.window.chunks][part.slot]
+        out = rows[begin : begin + part.num]
+        np.add(part.row, first, out=out)
         if (missing := np.flatnonzero(first < 0)).size:
             out[missing] = -1
-            others.append(Part.at(part.window, where.slot[missing], where.row[missing]))
-        begin += where.num
+            others.append(Part.at(part.window, part.slot[missing], part.row[missing]))
+        begin += part.num
     none = np.empty(0, dtype=np.int64)
     residence = Residence(none, rows, none)
     if others:
         there = rows >= 0
         residence = Residence(np.flatnonzero(there), rows[there], np.flatnonzero(~there))
-    records = _memory(pool, len(residence.here), spec.record_bytes)
+    records = pool.array((len(residence.here), spec.record_bytes))
     if others:
         Rows([part.native for part in others]).take(records, 0)
-    ragged = _take(spec, every, pool, None) if spec.ragged else {}
+    ragged = _take(spec, parts, pool, None) if spec.ragged else {}
     return Assembled(spec, num, records, ragged, residence=residence)
 
 
 # ---------------------------------------------------------------------------------------------- leaving together
-
-
-class Groups(NamedTuple):
-    """Groups of several batches of rows.
-
-    Attributes:
-        offsets: Of the groups of each batch, from zero on, side by side. int64, shape [G + N].
-        sizes: Groups of each batch; G together. [N].
-    """
-
-    offsets: Array
-    sizes: Sequence[int]
 
 
 class Together(NamedTuple):
@@ -513,7 +485,8 @@ class Together(NamedTuple):
         num_values: Of each ragged field, in each batch. [F][N].
         shared: What they share by each key: the different rows of each batch, side by side, and which of its batch's
             each sample has, int32, shape [B].
-        groups: Where the order counts groups.
+        groups: Where the order counts groups: their offsets in each batch, from zero on, int64, shape [G + N], and how
+            many each batch has.
     """
 
     assembled: Assembled
@@ -521,7 +494,7 @@ class Together(NamedTuple):
     offsets: Array
     num_values: list[list[int]]
     shared: list[tuple[Together, Array]]
-    groups: Groups | None = None
+    groups: tuple[Array, Sequence[int]] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -534,7 +507,7 @@ def side_by_side(
     sizes: Sequence[int],
     pool: BufferPool,
     *,
-    groups: Groups | None = None,
+    groups: tuple[Array, Sequence[int]] | None = None,
 ) -> Together | None:
     """Return batches as one that can be copied whole; None where they must be cut before.
 
@@ -542,7 +515,7 @@ def side_by_side(
         assembled: The batches, gathered side by side.
         sizes: Samples of each.
         pool: Gives memory that can be copied from.
-        groups: Where the order counts groups; their offsets go on through all batches.
+        groups: Where the order counts groups: their offsets, through all batches, and how many each batch has.
     """
     lists = assembled.ragged.values()
     is_nested = any(isinstance(one.values, Ragged) for one in lists)
@@ -554,22 +527,16 @@ def side_by_side(
         rows = side_by_side(one.rows, counts, pool)
         if rows is None:
             return None
-        index = pool.take(one.index.nbytes)[: one.index.nbytes].view(one.index.dtype)
+        index = pool.array(one.index.shape, one.index.dtype)
         np.copyto(index, one.index)
         shared.append((rows, index))
-    offsets = _offsets_in(pool, len(lists), sizes)
+    offsets = pool.array((len(lists), sum(sizes) + len(sizes)), np.int64)
     num_values = _from_zero([one.offsets for one in lists], sizes, offsets)
     if groups is not None:
-        out = _offsets_in(pool, 1, groups.sizes)
-        _from_zero([groups.offsets], groups.sizes, out)
-        groups = groups._replace(offsets=out[0])
+        out = pool.array((1, sum(groups[1]) + len(sizes)), np.int64)
+        _from_zero([groups[0]], groups[1], out)
+        groups = out[0], groups[1]
     return Together(assembled, sizes, offsets, num_values, shared, groups)
-
-
-def _offsets_in(pool: BufferPool, num_fields: int, sizes: Sequence[int]) -> Array:
-    num_offsets = sum(sizes) + len(sizes)
-    num_bytes = 8 * num_fields * num_offsets
-    return pool.take(num_bytes)[:num_bytes].view(np.int64).reshape(num_fields, num_offsets)
 
 
 def _from_zero(fields: Sequence[Array], sizes: Sequence[int], out: Array) -> list[list[int]]:

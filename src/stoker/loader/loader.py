@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack
 
@@ -18,15 +19,15 @@ from stoker.errors import ResumeError
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
-from stoker.loader.batches import Prepared
+from stoker.loader.batches import Batches, Delivery
 from stoker.loader.buffers import BufferPool
-from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions, make_config
-from stoker.loader.delivery import Delivery, RunSettings, check_resident, checked_maker, settle
-from stoker.loader.epoch_run import NextEpoch, Progress, Run, Turn
+from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
+from stoker.loader.epoch_run import NextEpoch, Progress, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.opened import OpenDatasets, open_datasets, title_of
 from stoker.loader.orders import Orders, UnitsReport, window_chunks
 from stoker.loader.resume import Allowed
+from stoker.loader.units import make_collator
 from stoker.metrics import status
 from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
@@ -147,7 +148,7 @@ class Loader:
         self._home = begun.home
         self._close_all = weakref.finalize(self, begun.close)
         try:
-            self._maker = checked_maker(config, self._opened)
+            self._collator = make_collator(config, self._opened.spec)
             chunks = window_chunks(
                 config.window,
                 num_samples=self._opened.num_samples,
@@ -167,13 +168,12 @@ class Loader:
                 one.windows.stand(chunks)
             self._delivery = delivery = self._make_delivery()
             if delivery.resident is not None:
-                check_resident(config, self._opened)
+                _check_resident(config, self._opened)
                 delivery.resident.open(self._opened.num_samples, self._opened.spec.record_bytes)
         except BaseException:
             self.close()
             raise
-        self._pool = begun.pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
-        self._settings: RunSettings | None = None
+        self._batches: Batches | None = None  # once the ranks are known
         self._next_epoch = NextEpoch(prefetch=0)
         self._num_steps = 0
         self._num_samples = 0
@@ -277,7 +277,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return (self._start if self._is_restored else self._progress.position).epoch
+        return self._at.epoch
 
     @property
     def spec(self) -> Spec:
@@ -301,9 +301,7 @@ class Loader:
             RuntimeError: This process is a fork of the loader's.
         """
         self._home.check(f"this {type(self).__name__}")
-        totals = self._stages.totals()
-        counts = self._opened.counts()
-        at = self._start if self._is_restored else self._progress.position
+        totals, at = self._stages.totals(), self._at
         _, global_size = self._known()
         return LoaderStats(
             num_steps=self._num_steps,
@@ -312,15 +310,7 @@ class Loader:
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
             num_ready=sum(run.num_ready for run in list(self._begun.runs)) - self._next_epoch.num_ready,
-            num_built=counts.num_built,
-            num_reused=counts.num_reused,
-            num_missed=counts.num_missed,
-            num_mended=counts.num_mended,
-            num_evicted=counts.num_evicted,
-            num_substituted=counts.num_substituted,
-            num_fetched=counts.num_fetched,
-            num_uploaded=counts.num_uploaded,
-            num_mirror_failures=counts.num_mirror_failures,
+            **asdict(self._opened.counts()),
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
             epoch_steps=self._steps_of(global_size, at.again()).num_steps,
@@ -343,10 +333,8 @@ class Loader:
             ValueError: There is no such step or epoch.
         """
         step = integer(step, "step", at_least=None)
-        epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
-        begins = self._beginning_of(epoch)
-        orders, shard = self._orders.going_on(begins), self._settle().shard
-        return explain(orders, self._steps(begins), step, epoch=epoch, shard=shard)
+        orders, steps, epoch = self._order_of(epoch)
+        return explain(orders, steps, step, epoch=epoch, shard=self._settle().shard)
 
     def find(self, url: str | Path, row_group: int, row: int, *, epoch: int | None = None) -> Use:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
@@ -371,12 +359,9 @@ class Loader:
         if not isinstance(url, str | os.PathLike):
             raise TypeError(f"url must be a path or URL of a file, or an end of one, not {url!r}")
         url = url if isinstance(url, str) else os.fsdecode(url)
-        row_group, row = integer(row_group, "row_group", at_least=None), integer(row, "row", at_least=None)
-        epoch = self.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
-        begins = self._beginning_of(epoch)
-        orders, world_size = self._orders.going_on(begins), self._settle().shard.world_size
-        at = (url, row_group, row)
-        return find_all(orders, self._steps(begins), at, epoch=epoch, world_size=world_size)
+        at = url, integer(row_group, "row_group", at_least=None), integer(row, "row", at_least=None)
+        orders, steps, epoch = self._order_of(epoch)
+        return find_all(orders, steps, at, epoch=epoch, world_size=self._settle().shard.world_size)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -389,7 +374,7 @@ class Loader:
         return (
             f"{type(self).__name__}({self.num_samples:,} samples in {len(self._opened.num_samples):,} chunks, "
             f"global batch {global_size:,}, rank {shard.rank} of {shard.world_size}"
-            f"{' unless told' * (self._settings is None)}, epoch {self.epoch})"
+            f"{' unless told' * (self._batches is None)}, epoch {self.epoch})"
         )
 
     # ------------------------------------------------------------------ inside
@@ -398,65 +383,57 @@ class Loader:
         """Return how batches leave; a loader for another framework brings its own."""
         return Delivery()
 
-    def _settle(self) -> RunSettings:
-        """Return what follows from the ranks, which have to be known by now."""
-        shard = self._config.ranks.settle()
-        if self._settings is None:
-            num_units = self._order.num_samples
-            self._settings = settings = settle(
-                self._config, shard, self._opened, num_units=num_units, maker=self._maker, delivery=self._delivery
+    def _settle(self) -> Batches:
+        """Return what makes batches, for which the ranks have to be known by now."""
+        self._config.ranks.settle()
+        if self._batches is None:
+            batches = Batches(
+                self._config,
+                self._opened,
+                collator=self._collator,
+                delivery=self._delivery,
+                stages=self._stages,
+                num_units=self._order.num_samples,
             )
-            self._next_epoch = NextEpoch(prefetch=settings.prefetch if settings.may_begin_early else 0)
-        return self._settings
+            self._batches, self._begun.pool = batches, batches.pool
+            self._next_epoch = NextEpoch(prefetch=batches.prefetch if batches.may_begin_early else 0)
+        return self._batches
 
     def _known(self) -> tuple[order.RankShare, int]:
         """Return which share it takes of global batches of how many samples, as far as that is known now."""
-        if self._settings is not None:
-            return self._settings.shard, self._settings.global_batch_size
+        if self._batches is not None:
+            return self._batches.shard, self._batches.global_batch_size
         shard = self._config.ranks.guess()
         try:
             return shard, self._config.global_size(shard)
         except ValueError:  # it is raised where somebody asks for a batch
             return shard, self._config.lanes
 
-    def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
+    def _begin_run(self, start: Position | None = None, turn: slice | None = None) -> Run:
         self._home.check(f"this {type(self).__name__}")
         start = self._start if start is None else start
         self._settle()
-        next_epoch = self._next_epoch
-        run = next_epoch.take(start) if turn is None else None
+        run = self._next_epoch.take(start) if turn is None else None
         if run is None or not self._close_all.alive:
-            run = self._new_run(start, turn or Turn())
+            run = self._new_run(start, turn=turn or slice(None))
         if turn is None:
-            next_epoch.began(start, run)
+            self._next_epoch.began(start, run)
         self._progress = run.progress
         self._start = start.again()
         self._is_restored = False
         return run
 
-    def _begin_ahead(self, start: Position, room: int) -> Run:
-        return self._new_run(start, Turn(), room)
-
-    def _new_run(self, start: Position, turn: Turn, room: int | None = None) -> Run:
+    def _new_run(self, start: Position, room: int | None = None, *, turn: slice = slice(None)) -> Run:
         begun = self._begun
         with begun.lock:
             abandoned = [run for run in begun.runs if run.is_abandoned]
         for before in abandoned:
             before.close()  # what it has, of threads, memory and room in the cache, may be needed now
-        settings = self._settle()
+        batches, orders = self._settle(), self._orders.going_on(start)
         with begun.lock:
             if not self._close_all.alive:
                 raise RuntimeError(_CLOSED)
-            run = Run(
-                start,
-                self._orders.going_on(start),
-                self._opened,
-                pool=self._pool,
-                settings=settings,
-                stages=self._stages,
-                turn=turn,
-                room=room,
-            )
+            run = Run(start, orders, self._opened, batches=batches, stages=self._stages, turn=turn, room=room)
             begun.runs.add(run)
         return run
 
@@ -466,10 +443,20 @@ class Loader:
     def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
         return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
 
-    def _beginning_of(self, epoch: int) -> Position:
-        """Return where an epoch begins: the one under way as it is, though files were added to it."""
-        at = self._start if self._is_restored else self._progress.position
-        return at.again() if at.epoch == epoch else at.at(epoch)
+    @property
+    def _at(self) -> Position:
+        """Where the next batch comes from."""
+        return self._start if self._is_restored else self._progress.position
+
+    def _order_of(self, epoch: int | None) -> tuple[Orders, Steps, int]:
+        """Return the orders, the steps and the number of an epoch, None for that of the next batch.
+
+        The one under way is as it began, though files were added to it.
+        """
+        at = self._at
+        epoch = at.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
+        begins = at.again() if at.epoch == epoch else at.at(epoch)
+        return self._orders.going_on(begins), self._steps(begins), epoch
 
     def _note_end(self, run: Run) -> None:
         """Count an epoch without steps, too: a loop over some epochs would never end else."""
@@ -487,17 +474,16 @@ class Loader:
         self._start = at.next_epoch()
         self._progress = Progress(self._start)
 
-    def _deliver(self, run: Run, prepared: Prepared) -> Any:
+    def _deliver(self, run: Run, prepared: Any, num_samples: int) -> Any:
         """Return what the loop gets, and note that it has it."""
         self._num_steps += 1
-        self._num_samples += prepared.num_samples
+        self._num_samples += num_samples
         self._progress = run.progress
-        num_left = run.num_left
-        if not num_left:
+        if not run.num_left:
             self._start = run.progress.position
-        if num_left <= self._next_epoch.lead:
-            self._next_epoch.handed(run, self._begin_ahead)
-        return self._delivery.deliver(prepared.content)
+        if run.num_left <= self._next_epoch.lead:
+            self._next_epoch.handed(run, self._new_run)
+        return self._delivery.deliver(prepared)
 
 
 class BatchIterator:
@@ -507,13 +493,10 @@ class BatchIterator:
     """
 
     def __init__(self, loader: Loader, begin: Callable[[], Run]) -> None:
-        self._loader = loader
-        self._begin = begin
+        self._loader, self._begin, self._ranks, self._pid = loader, begin, loader._config.ranks, loader._home.pid
         self._run: Run | None = None
         self._asking = threading.RLock()
-        self._ranks = loader._config.ranks
         self._is_over = False
-        self._pid = loader._home.pid
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -528,7 +511,9 @@ class BatchIterator:
             try:
                 self._ranks.prove()
                 if run is None:
-                    run = self._begun()
+                    self._run = run = self._begin()
+                    self._abandoning = weakref.finalize(self, run.abandon)
+                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
                 prepared = run.next()
             except BaseException as error:
                 self._is_over = True
@@ -538,13 +523,7 @@ class BatchIterator:
                     if isinstance(error, StopIteration):
                         self._loader._note_end(run)
                 raise
-            return self._loader._deliver(run, prepared)
-
-    def _begun(self) -> Run:
-        self._run = run = self._begin()
-        self._abandoning = weakref.finalize(self, run.abandon)
-        self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
-        return run
+            return self._loader._deliver(run, *prepared)
 
 
 class _Begun:
@@ -594,6 +573,25 @@ class _Begun:
         self._opened.close()
         if self.pool is not None:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
             self.pool.release()
+
+
+def _check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
+    """Raise where rows on a device would not be the batch's as they are.
+
+    Raises:
+        ValueError: Something else is asked of them, too.
+    """
+    conflicts = {
+        "a Mixture": opened.mixture is not None,
+        "Dataset(deduplicate=...)": bool(opened.spec.keys),
+        "group_by=, weights= or sequence=": config.unit is not None,
+        "augment=": config.augment is not None,
+        "sequence_shard=": config.sequence_shard is not None,
+        "fields that are all lists": not opened.spec.record_bytes,
+    }
+    for what, is_so in conflicts.items():
+        if is_so:
+            raise ValueError(f"resident= keeps rows on the device as they are, which {what} do not fit: leave one out")
 
 
 def _look(loader: weakref.ref[Loader], name: str) -> status.Look:

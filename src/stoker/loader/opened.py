@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +29,7 @@ import pyarrow as pa
 from stoker.cache.builder import Builder
 from stoker.cache.format import read_lengths
 from stoker.cache.store import Store, StoreCounts
-from stoker.cache.threads import AdaptivePool, Permits
+from stoker.cache.threads import AdaptivePool
 from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
 from stoker.dataset.dataset import Dataset
@@ -40,15 +43,17 @@ from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import LoaderConfig
-from stoker.loader.fill import Filler, OnProgress, WarmProgress, chunks_of_part, warm
+from stoker.loader.fill import Filler, chunks_of_part
 from stoker.loader.orders import CountedSet, CountedSets, window_chunks
-from stoker.loader.temporary import TemporaryFolder
+from stoker.loader.temporary import OwnedFolder
 from stoker.loader.window import WindowOpener
 from stoker.metrics.stages import OnStage, ignore_stage
 from stoker.sampling.epoch import Order
 from stoker.sampling.steps import Steps
 from stoker.words import some_of
 
+# Of the memory that is free, what a cache in it may take: the model's process needs some, too.
+_MEMORY_SHARE = 0.5
 # How often to look whether another process has counted what this one needs.
 _POLL_S = 0.02
 # Threads that build from a remote source beyond those that may compute: they wait for the network most of the time,
@@ -78,7 +83,6 @@ class OpenDataset(CountedSet):
 
     Attributes:
         windows: Opens windows of its chunks.
-        expected_bytes: About how much all chunks take.
         index: What the order counts, where that is not rows; set by `open_datasets`.
     """
 
@@ -90,25 +94,9 @@ class OpenDataset(CountedSet):
         self._estimate()
         self._beside: list[threading.Thread] = []  # that build some chunks already
 
-    # ------------------------------------------------------------------ building
-
-    def is_there(self, chunk: int) -> bool:
-        """Return whether a chunk is in the cache."""
-        return self.builder.has(chunk)
-
-    def build(self, chunk: int) -> bool:
-        """Build a chunk, and what is read in one go with it; False where another process is at it."""
-        return self.builder.build(chunk)
-
     def is_substituted(self, chunk: int) -> bool:
         """Return whether other rows stand in for those of a chunk, as far as that is known here or in the cache."""
         return self.builder.is_substituted(chunk)
-
-    @property
-    def permits(self) -> tuple[Permits, ...]:
-        """Permits to compute."""
-        permits = self.builder.permits
-        return () if permits is None else (permits,)
 
     def pool(self, num_threads: int) -> AdaptivePool:
         """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
@@ -116,24 +104,25 @@ class OpenDataset(CountedSet):
         Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
         have to leave the cache again, none is built long before it is used.
         """
-        catalogue = self.catalogue
+        catalogue, permits = self.catalogue, self.builder.permits
         num = catalogue.num_builders or num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
-        if catalogue.num_builders is None and not catalogue.is_remote and self.permits:  # bound by work
-            if num_threads >= num_cores() and self._work_bytes < _PUBLISHED_BYTES:
+        if not (catalogue.num_builders or catalogue.is_remote or permits is None):  # bound by work
+            work_bytes = self._work_bytes()
+            if num_threads >= num_cores() and work_bytes < _PUBLISHED_BYTES:
                 num = num_threads
             if catalogue.dataset.transform is None:  # which may take any time, with the interpreter's lock or without
-                num = min(num, 1 + round(self._work_bytes / _BYTES_BESIDE_PYTHON))
+                num = min(num, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
         if not catalogue.is_remote or self.windows.is_tight:
             return AdaptivePool(num)
-        chunk_bytes = max(1, self.expected_bytes // max(1, len(catalogue)))
-        return AdaptivePool(num, most=min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes), permits=self.permits)
+        chunk_bytes = max(1, self.windows.expected_bytes // max(1, len(catalogue)))
+        most = min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes)
+        return AdaptivePool(num, most=most, permits=[] if permits is None else [permits])
 
-    @cached_property
     def _work_bytes(self) -> float:
-        """About how much is decoded for a chunk, of which a filter and a vocabulary may leave little; at least."""
+        """Return about how much is decoded for a chunk, of which a filter and a vocabulary may leave little."""
         catalogue = self.catalogue
         num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
-        decoded_bytes = self.expected_bytes * num_read / num_left if num_left else 0
+        decoded_bytes = self.windows.expected_bytes * num_read / num_left if num_left else 0
         return max(catalogue.file_bytes, decoded_bytes) / max(1, len(catalogue))
 
     def build_first(self, config: LoaderConfig, *, is_mixed: bool) -> None:
@@ -155,24 +144,25 @@ class OpenDataset(CountedSet):
             StokerError: The first chunk cannot be built. What is wrong with another one belongs to the step that needs
                 it.
         """
-        filled = np.flatnonzero(self.num_samples)
+        filled, catalogue, build = np.flatnonzero(self.num_samples), self.catalogue, self.builder.build
         first = int(filled[0]) if len(filled) else 0
-        if not len(filled) or len(self.catalogue.unit(first)) > 1 or self.is_there(first):
+        if not len(filled) or len(catalogue.unit(first)) > 1 or self.builder.has(first):
             return
         wanted = [] if is_mixed or self.windows.is_tight else first_chunks(config, self.num_samples, self.spec)
-        others = (chunk for chunk in wanted if chunk != first and len(self.catalogue.unit(chunk)) == 1)
-        for i, chunk in enumerate(
-            islice(others, config.num_threads - 1)
-        ):  # the first one finds a permit to compute, too
-            thread = threading.Thread(target=self._try_to_build, args=(chunk,), name=f"stoker-build-{i}", daemon=True)
-            self._beside.append(thread)
-            thread.start()
-        self.build(first)
-        self._estimate()
+        others = (chunk for chunk in wanted if chunk != first and len(catalogue.unit(chunk)) == 1)
 
-    def _try_to_build(self, chunk: int) -> None:
-        with contextlib.suppress(Exception):
-            self.build(chunk)
+        def try_to_build(chunk: int) -> None:
+            with contextlib.suppress(Exception):
+                build(chunk)
+
+        # One less than may compute: the first one finds a permit, too.
+        for i, chunk in enumerate(islice(others, config.num_threads - 1)):
+            self._beside.append(
+                threading.Thread(target=try_to_build, args=(chunk,), name=f"stoker-build-{i}", daemon=True)
+            )
+            self._beside[-1].start()
+        build(first)
+        self._estimate()
 
     def _estimate(self) -> None:
         """Estimate what all chunks take: as much a sample as the first one does, where that is there."""
@@ -185,19 +175,7 @@ class OpenDataset(CountedSet):
                 num_bytes = int(size_bytes / counts[filled[0]] * counts.sum())
             else:
                 num_bytes = max(num_bytes, len(counts) * self.catalogue.dataset.chunk_bytes)
-        self.expected_bytes = self.windows.expected_bytes = num_bytes
-
-    def warm(
-        self,
-        *,
-        num_threads: int,
-        part: tuple[int, int] | None = None,
-        on_progress: OnProgress | None = None,
-        stop_event: threading.Event | None = None,
-    ) -> WarmProgress:
-        """Build every chunk that is missing; see `stoker.loader.fill.warm`."""
-        pool = self.pool(num_threads)
-        return warm(self.builder, pool=pool, part=part, on_progress=on_progress, stop_event=stop_event)
+        self.windows.expected_bytes = num_bytes
 
     def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> Int64:
         """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
@@ -209,8 +187,8 @@ class OpenDataset(CountedSet):
         filled: list[int] = np.flatnonzero(self.num_samples).tolist()
         counts, num_rows = [np.empty(0, np.int64)], 0
         filler = Filler(
-            is_there=lambda number: self.is_there(number - self.first),
-            build=lambda number: self.build(number - self.first),
+            is_there=lambda number: self.builder.has(number - self.first),
+            build=lambda number: self.builder.build(number - self.first),
             pool=self.pool(num_threads),
             max_ahead=lambda: num_threads if self.windows.is_tight else None,
         )
@@ -251,11 +229,6 @@ class OpenDatasets(CountedSets):
         spec: What a sample of any of them is.
         mixture: What the user wrote, where it is one.
         temporary: Folder to remove at the end, where the cache is this loader's alone.
-
-    Attributes:
-        datasets: Those.
-        spec: What a sample is.
-        mixture: What the user wrote, where it is one.
     """
 
     def __init__(
@@ -264,18 +237,16 @@ class OpenDatasets(CountedSets):
         *,
         spec: Spec,
         mixture: Mixture | None = None,
-        temporary: TemporaryFolder | None = None,
+        temporary: OwnedFolder | None = None,
     ) -> None:
         self.datasets: Sequence[OpenDataset] = tuple(datasets)
-        self.spec = spec
-        self.mixture = mixture
+        self.spec, self.mixture, self._temporary = spec, mixture, temporary
         self._firsts = [one.first for one in datasets]
-        self._temporary = temporary
 
     @property
     def sample_bytes(self) -> float:
         """About how much a sample takes, lists included as far as that is known."""
-        return sum(one.expected_bytes for one in self.datasets) / max(1, int(self.num_samples.sum()))
+        return sum(one.windows.expected_bytes for one in self.datasets) / max(1, int(self.num_samples.sum()))
 
     @property
     def is_tight(self) -> bool:
@@ -285,30 +256,31 @@ class OpenDatasets(CountedSets):
     def pool(self, num_threads: int) -> AdaptivePool:
         """Return the threads that should build, for `num_threads` cores."""
         pools = [one.pool(num_threads) for one in self.datasets]
+        permits = [one.builder.permits for one in self.datasets if one.builder.permits is not None]
         return AdaptivePool(
             max(pool.size for pool in pools),
             most=max(pool.most for pool in pools),
             # One tight cache holds up all: none of them builds long before it is used.
-            permits=[] if self.is_tight else [permit for one in self.datasets for permit in one.permits],
+            permits=[] if self.is_tight else permits,
         )
 
     def is_there(self, number: int) -> bool:
         """Return whether a chunk is in the cache."""
         one = self._with(number)
-        return one.is_there(number - one.first)
+        return one.builder.has(number - one.first)
 
     def build(self, number: int) -> bool:
-        """Build a chunk; False where another process is at it."""
+        """Build a chunk, and what is read in one go with it; False where another process is at it."""
         one = self._with(number)
-        return one.build(number - one.first)
+        return one.builder.build(number - one.first)
 
     def _with(self, number: int) -> OpenDataset:
         return self.datasets[bisect_right(self._firsts, number) - 1]
 
     def count_uses(self, which: int, chunks: Int64) -> None:
         """Count one use of each chunk of a data set: whether it was there when its window was opened. Shape [K]."""
-        one = self.datasets[which]
-        one.builder.store.count_uses(len(chunks), map(one.builder.key, chunks.tolist()))
+        builder = self.datasets[which].builder
+        builder.store.count_uses(len(chunks), map(builder.key, chunks.tolist()))
 
     def counts(self) -> StoreCounts:
         """Return what became of the chunks so far."""
@@ -351,11 +323,12 @@ def open_datasets(
     with ExitStack() as stack:
         temporary = None
         if (cache := config.cache).path is None:
-            temporary = TemporaryFolder()
+            in_memory = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+            temporary = OwnedFolder(in_memory, prefix=f"stoker-{os.getpid()}-", family="stoker-")
             stack.callback(temporary.close)
             temporary.make()
-            limit = cache.limit_bytes or temporary.limit_bytes
-            config = replace(config, cache=replace(cache, folder=temporary.cache, limit=limit))
+            limit = cache.limit_bytes or int(shutil.disk_usage(in_memory).free * _MEMORY_SHARE)
+            config = replace(config, cache=replace(cache, folder=temporary.path / "cache", limit=limit))
         opened: dict[str, OpenDataset] = {}
         for name, one in named.items():
             with naming(name):
@@ -461,17 +434,14 @@ def first_chunks(config: LoaderConfig, num_samples: Int64, spec: Spec) -> list[i
 
 def title_of(dataset: Dataset | Mixture) -> str:
     """Return what people call a data set, in a line that can be printed."""
-    return printable(_title(dataset), is_line=True)
-
-
-def _title(dataset: Dataset | Mixture) -> str:
     if isinstance(dataset, Mixture):
-        return f"a mixture of {', '.join(dataset.names)}"
-    sources = list(map(str, dataset.sources))
-    if len(sources) == 1:
-        return sources[0]
-    shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
-    return f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)
+        title = f"a mixture of {', '.join(dataset.names)}"
+    elif len(sources := [*map(str, dataset.sources)]) == 1:
+        title = sources[0]
+    else:
+        shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
+        title = f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)
+    return printable(title, is_line=True)
 
 
 def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -191,7 +191,7 @@ class Orders:
         lanes: int,
     ) -> None:
         self.opened, self.unit = opened, unit
-        self._shuffle, self._seed, self._window, self._lanes = shuffle, seed, window, lanes
+        self._settings: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "window": window, "lanes": lanes}
         self.names: tuple[str, ...] = () if opened.mixture is None else opened.mixture.names
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(opened.datasets))(self._units_in)
         self._under_way: Position | None = None
@@ -199,85 +199,73 @@ class Orders:
         if unit is not None and not self.first.num_samples and opened.num_samples.sum():
             _log.warning("every epoch is empty: %s", self.report())
         elif isinstance(unit, Grouped | NGram):
-            self._tell_torn(unit)
-
-    def _tell_torn(self, unit: Grouped | NGram) -> None:
-        """Say where rows of one key do not come together, which nothing else would show."""
-        report = self.report()
-        if report.num_reappearing:
-            _log.warning(
-                "%s: rows of one key do not all lie side by side; sort the files by %s to have them together",
-                report,
-                ", ".join(unit.keys),
-            )
-        elif report.num_cut and isinstance(unit, Grouped):
-            _log.warning(
-                "%s: the parts of these groups are groups of their own; no group is cut where files and row groups "
-                "begin with one",
-                report,
-            )
+            # Where rows of one key do not come together nothing else would show it.
+            report = self.report()
+            if report.num_reappearing:
+                _log.warning(
+                    "%s: rows of one key do not all lie side by side; sort the files by %s to have them together",
+                    report,
+                    ", ".join(unit.keys),
+                )
+            elif report.num_cut and isinstance(unit, Grouped):
+                _log.warning(
+                    "%s: the parts of these groups are groups of their own; no group is cut where files and row groups "
+                    "begin with one",
+                    report,
+                )
 
     def _make(self) -> None:
         """Make the orders; that of an epoch which files were added to is made when it is asked for."""
-        mixture = self.opened.mixture
-        settings: dict[str, Any] = {
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-            "window": self._window,
-            "lanes": self._lanes,
-        }
-        self._alone = lru_cache(maxsize=_NUM_KEPT)(partial(self._order, settings))
+        mixture, is_drawn = self.opened.mixture, isinstance(self.unit, Weighted)
+        self._alone = lru_cache(maxsize=_NUM_KEPT)(self._order)
         self._mixed: MixtureOrder | None = None
-        if mixture is not None:
-            self._mixed = MixtureOrder(
-                [self._num_units(which, 0) for which in range(len(mixture.names))],
-                names=mixture.names,
-                weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
-                until=mixture.until,
-                **settings,
-            )
-            if self._under_way is not None or isinstance(self.unit, Weighted):
-                leg = None if self._under_way is None else self._under_way.leg
-                self._mixed = self._mixed.going_on(leg, chunks_in=self._chunks_in)
-        self.first: Order | MixtureOrder = self._mixed or self._order(settings, 0, None)
+        if mixture is None:
+            self.first: Order | MixtureOrder = self._order(0, None)
+            return
+        mixed = MixtureOrder(
+            [self._num_units(which, 0) for which in range(len(mixture.names))],
+            names=mixture.names,
+            weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
+            until=mixture.until,
+            **self._settings,
+        )
+        if self._under_way is not None or is_drawn:
+            leg = None if self._under_way is None else self._under_way.leg
+            mixed = mixed.going_on(leg, chunks_in=self._chunks_in)
+        self.first = self._mixed = mixed
 
-    def _order(self, settings: dict[str, Any], epoch: int, contents: Contents | None) -> Order:
+    def _order(self, epoch: int, contents: Contents | None) -> Order:
         """Return the order of a data set that stands alone, in an epoch that files were added to, or any other one."""
         segments = None if contents is None else self.opened.datasets[0].segments(contents)
-        return Order(self._num_units(0, epoch), segments=segments, **settings)
+        return Order(self._num_units(0, epoch), segments=segments, **self._settings)
 
     def resume(self, *, takes_window: bool) -> Resume:
         """Return what saved states are checked against; see `Resume`."""
         files = tuple(one.files(self.unit) for one in self.opened.datasets)
-        pairs = zip(self.opened.datasets, files, strict=True)
         beginning = Position(
-            datasets=tuple(one.contents(self.unit, its) for one, its in pairs),
+            datasets=tuple(one.contents(self.unit, its) for one, its in zip(self.opened.datasets, files, strict=True)),
             mixing=self.opened.mixing,
-            seed=self._seed,
-            shuffle=self._shuffle,
-            window=self.first.window,
-            lanes=self._lanes,
             units=ROWS if self.unit is None else self.unit.identity,
+            **self._settings | {"window": self.first.window},
         )
         return Resume(beginning=beginning, files=files, takes_window=takes_window)
 
     def going_on(self, position: Position) -> Orders:
         """Return the orders that a position belongs to: these, or with another window, or an epoch that has grown."""
         mine = self._under_way
-        if position.mixing is not None:
-            is_mine = (
-                position.leg is None
-                if mine is None
-                else position == replace(position, leg=mine.leg, datasets=mine.datasets)
-            )
-        elif mine is not None and mine.epoch == position.epoch:
-            is_mine = mine.datasets == position.datasets
-        else:
+        if position.mixing is None:
             is_mine = not position.has_grown
-        if is_mine and position.window == self._window:
+            if mine is not None and mine.epoch == position.epoch:
+                is_mine = mine.datasets == position.datasets
+        elif mine is None:
+            is_mine = position.leg is None
+        else:
+            is_mine = position == replace(position, leg=mine.leg, datasets=mine.datasets)
+        if is_mine and position.window == self._settings["window"]:
             return self
         other = copy.copy(self)
-        other._window, other._under_way = position.window, position if position.is_special else None
+        other._settings = self._settings | {"window": position.window}
+        other._under_way = position if position.is_special else None
         other._make()
         return other
 
@@ -297,27 +285,28 @@ class Orders:
     def report(self) -> UnitsReport:
         """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
         reports = [report_on(self.unit, one.index, num_samples=one.num_samples) for one in self.opened.datasets]
-        first, *others = reports
-        if not others:
-            return first
+        if len(reports) == 1:
+            return reports[0]
         num_units = sum(one.num_units for one in reports)
-        filled = sum(one.filled * one.num_units for one in reports) / max(num_units, 1) if num_units else 1.0
-        numbers = [field.name for field in fields(first) if field.name.startswith("num_")]
-        return replace(first, filled=filled, **{name: sum(getattr(one, name) for one in reports) for name in numbers})
+        filled = sum(one.filled * one.num_units for one in reports) / num_units if num_units else 1.0
+        numbers = [field.name for field in fields(UnitsReport) if field.name.startswith("num_")]
+        return replace(
+            reports[0], filled=filled, **{name: sum(getattr(one, name) for one in reports) for name in numbers}
+        )
 
     def _units_in(self, which: int, epoch: int) -> Units | None:
         """Return what is counted of a data set in one of its own epochs; None for rows."""
         index = self.opened.datasets[which].index
         if self.unit is None or index is None:
             return None
-        seed = component_seed(self._seed, self.names[which]) if self.names else self._seed
-        return units_of(self.unit, index, seed=seed, epoch=epoch)
+        seed = self._settings["seed"]
+        return units_of(
+            self.unit, index, seed=component_seed(seed, self.names[which]) if self.names else seed, epoch=epoch
+        )
 
     def _num_units(self, which: int, epoch: int) -> Int64:
         units = self.units_in(which, epoch if isinstance(self.unit, Weighted) else 0)
-        if units is None:
-            return self.opened.datasets[which].num_samples
-        return np.asarray(units.num_units, dtype=np.int64)
+        return self.opened.datasets[which].num_samples if units is None else np.asarray(units.num_units, np.int64)
 
     def _chunks_in(self, which: int, own_epoch: int) -> tuple[Int64 | None, Int64 | None]:
         """Return draws and segments of a data set of a mixture, in the epoch of its own to which files were added."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -48,38 +48,34 @@ class Resume:
     def adopt(self, saved: Position, allow: Collection[Allowed] = ()) -> Position:
         """Return a position of this loader's order that stands where one of another loader's does; see `load`."""
         check_allowed(allow)
-        now = self.beginning
+        now, allowed, leg = self.beginning, set(allow), saved.leg
         settings = saved.differences(now)
         if self.takes_window:
             settings.pop("window", None)
-        allowed, is_beginning, leg = set(allow), not saved.num_consumed, saved.leg
         mixing = self._mixing_differences(saved, allowed)
-        pairs = [
-            (which, name, _names(saved).index(name)) for which, name in enumerate(_names(now)) if name in _names(saved)
-        ]
+        names = _names(saved)
+        pairs = [(which, name, names.index(name)) for which, name in enumerate(_names(now)) if name in names]
         is_same = saved.mixing == now.mixing and all(
             self._is_same(which, saved.datasets[number]) for which, _, number in pairs
         )
         if now.mixing is not None and not is_same and not settings and not mixing:
             leg = _leg(saved, now)
-        datasets: list[Contents] = list(now.datasets)
-        others: list[str] = []
-        may_go_on = False
+        datasets, others = [*now.datasets], list[str]()
+        is_beginning, may_go_on = not saved.num_consumed, False
         for which, name, number in pairs:
             before = saved.datasets[number]
             if leg is not None:
                 is_beginning = not leg.streams[which][1]
                 if saved.leg is None or saved.leg.streams[number][0] != leg.streams[which][0]:
                     before = before.whole()  # the epoch of its own to which files were added is over
-            found = self._compared(which, before, is_beginning=is_beginning, grows="files" in allow)
-            datasets[which] = found.contents
-            others += [f"{line} in {name!r}" for line in found.differences] if name else found.differences
-            may_go_on = may_go_on or found.may_go_on
-        if not is_same and not mixing and not settings and now.mixing is not None and now.lanes > 1 and allow:
+            datasets[which], lines, may = self._compared(which, before, is_beginning, grows="files" in allowed)
+            others += [f"{line} in {name!r}" for line in lines] if name else lines
+            may_go_on = may_go_on or may
+        if not is_same and not mixing and not settings and now.mixing is not None and now.lanes > 1 and allowed:
             others.append(_IN_LANES)
         if settings or mixing or others:
             words: set[Allowed] = {"files"} if may_go_on else set()
-            if any("weights" in line or "until" in line for line in mixing) and "weights" not in allow:
+            if any("weights" in line or "until" in line for line in mixing) and "weights" not in allowed:
                 words.add("weights")
             asks = ", ".join(map(repr, sorted(words | allowed)))
             hint = f", go on with load_state_dict(state, allow={{{asks}}})" if words and now.lanes == 1 else ""
@@ -101,7 +97,9 @@ class Resume:
             leg=leg,
         )
 
-    def _compared(self, which: int, before: Contents, *, is_beginning: bool, grows: bool) -> _Compared:
+    def _compared(
+        self, which: int, before: Contents, is_beginning: bool, *, grows: bool
+    ) -> tuple[Contents, list[str], bool]:
         """Return what a data set is after a state: as it is, or with the segments of the epoch under way.
 
         Args:
@@ -109,33 +107,33 @@ class Resume:
             before: What the state says of it.
             is_beginning: Whether no sample of the epoch came before the state was saved.
             grows: Whether files may differ.
+
+        Returns:
+            What it is, for the position to go on from.
+            Why that is no position of this order, in words.
+            Whether `allow={"files"}` would let it go on.
         """
         now, files = self.beginning.datasets[which], self.files[which]
         if before.fingerprint == now.fingerprint:
-            return _Compared(now.grown(before, np.arange(now.num_files)))
+            return now.grown(before, np.arange(now.num_files)), [], False
         found = compare(before, files)
-        filters = (
-            []
-            if before.filter == now.filter
-            else [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
-        )
+        filters: list[str] = []
+        if before.filter != now.filter:
+            filters = [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
         draws = [] if before.draws == now.draws else ["the weights of the draws are others"]
         if found is not None and found.is_same:
-            return _Compared(now.grown(before, found.place), [*filters, *draws])
+            return now.grown(before, found.place), [*filters, *draws], False
         lines = _file_differences(before, now, found)
         if grows and is_beginning:
-            return _Compared(now, filters)
+            return now, filters, False
         if now.draws is not None:
-            lines = [
-                f"{line} (draws by weight from other files are other draws until the epoch is over)" for line in lines
-            ]
+            told = "draws by weight from other files are other draws until the epoch is over"
+            lines = [f"{line} ({told})" for line in lines]
         elif found is not None and found.only_grew:
-            if not grows:
-                return _Compared(now, [*filters, *lines], may_go_on=True)
-            return _Compared(now.grown(before, found.place), filters)
+            return (now.grown(before, found.place), filters, False) if grows else (now, [*filters, *lines], True)
         elif grows:
             lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
-        return _Compared(now, [*filters, *draws, *lines])
+        return now, [*filters, *draws, *lines], False
 
     def _is_same(self, which: int, before: Contents) -> bool:
         """Return whether a data set has the files that a state knows, as they were."""
@@ -162,21 +160,6 @@ class Resume:
         if before.until != now.until and None not in (before.until, now.until) and "weights" not in allowed:
             found.append(f"until was {before.until!r} and is {now.until!r}")
         return found
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """A data set beside what a state says of it.
-
-    Attributes:
-        contents: What it is, for the position to go on from.
-        differences: Why that is no position of this order, in words.
-        may_go_on: Whether the differences would be none with `allow={"files"}`.
-    """
-
-    contents: Contents
-    differences: list[str] = field(default_factory=list)
-    may_go_on: bool = False
 
 
 def _leg(saved: Position, now: Position) -> Leg | None:

@@ -129,23 +129,18 @@ def place_in_mesh(device_mesh: Any, dims: Sequence[str | int], *, argument: str)
     coordinate = device_mesh.get_coordinate()
     if coordinate is None:
         raise ValueError("this process is not in the mesh, so it has no share of the data")
-    if isinstance(dims, str | int):
-        dims = (dims,)
-    numbers = [_dim(dim, names, len(shape)) for dim in dims]
-    if len(set(numbers)) != len(numbers):
-        raise ValueError(f"{argument} names a dimension of the mesh twice: {tuple(dims)}")
+    numbers = []
+    for dim in (dims,) if isinstance(dims, str | int) else dims:
+        number = names.index(str(dim)) if dim in names else dim
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(shape):
+            raise ValueError(f"the mesh has no dimension {dim!r}; it has {names or tuple(range(len(shape)))}")
+        if number in numbers:
+            raise ValueError(f"{argument} names a dimension of the mesh twice: {dim!r}")
+        numbers.append(number)
     rank = 0
     for number in sorted(numbers):
         rank = rank * shape[number] + int(coordinate[number])
     return rank, math.prod(shape[number] for number in numbers)
-
-
-def _dim(dim: str | int, names: tuple[str, ...], num_dims: int) -> int:
-    if dim in names:
-        return names.index(str(dim))
-    if isinstance(dim, int) and not isinstance(dim, bool) and 0 <= dim < num_dims:
-        return dim
-    raise ValueError(f"the mesh has no dimension {dim!r}; it has {names or tuple(range(num_dims))}")
 
 
 class Ranks:
@@ -410,23 +405,23 @@ def _brought_together() -> tuple[bool, bool, bool]:
 
 def _live_claims() -> list[Claim]:
     """Return what libraries say that have brought ranks together in this process."""
-    by_torch, by_jax, by_accelerate = _brought_together()
+    modules, (by_torch, by_jax, by_accelerate) = sys.modules, _brought_together()
     found: list[tuple[str, Any, Any]] = []
     if by_torch:
-        dist = sys.modules["torch.distributed"]
+        dist = modules["torch.distributed"]
         found.append(("torch.distributed", dist.get_rank(), dist.get_world_size()))
     if by_jax:
-        state = sys.modules["jax._src.distributed"].global_state
+        state = modules["jax._src.distributed"].global_state
         found.append(("jax.distributed", getattr(state, "process_id", None), getattr(state, "num_processes", None)))
     if by_accelerate:
-        state = sys.modules["accelerate.state"].PartialState()  # shares what the process has
+        state = modules["accelerate.state"].PartialState()  # shares what the process has
         found.append(("Accelerate", state.process_index, state.num_processes))
-    get_context = getattr(sys.modules.get("ray.train"), "get_context", None)
+    get_context = getattr(modules.get("ray.train"), "get_context", None)
     if get_context is not None and _is_ray_worker():
         with contextlib.suppress(Exception):  # of whatever kind: this task is none of Ray Train's
             context = get_context()
             found.append(("Ray Train", context.get_world_rank(), context.get_world_size()))
-    mpi = sys.modules.get("mpi4py.MPI")
+    mpi = modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() != 1:
         # One of one it is wherever somebody imports mpi4py.
         found.append(("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()))

@@ -1,6 +1,6 @@
 """One window: its chunks found, and brought to where their samples are gathered from.
 
-    an eighth of memory at most     mapped once                       standing
+    an eighth of memory at most     mapped once                       for as long as the loader lives
     in the page cache               mapped for a window, nothing is copied
     not there, and read before      read past the page cache          into memory that windows share
     not there for the first time    read to compare its checksums, and so in the page cache
@@ -20,11 +20,20 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stoker._native import ChunkMap, TableLayout, WindowChunks, WindowMemory, cached_bytes, let_go, read_chunks
+from stoker._native import (
+    ChunkMap,
+    TableLayout,
+    WindowChunks,
+    WindowMemory,
+    WindowOrder,
+    cached_bytes,
+    let_go,
+    read_chunks,
+)
 from stoker.cache.builder import Builder
 from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
 from stoker.cache.store import Chunk
@@ -34,6 +43,7 @@ from stoker.fields.offsets import Int64
 from stoker.fields.spec import Entry, Spec
 from stoker.host.machine import available_bytes
 from stoker.loader.fill import Filler
+from stoker.sampling.units import Units
 
 # A chunk that was found corrupt, or was evicted between being built and being opened, is built again this often before
 # it counts as a fault of the disk.
@@ -58,9 +68,6 @@ _WINDOWS_MAPPED = 2
 MEMORY_SHARE = 0.125
 # A process may have 65,530 maps; a chunk takes one, and what can be read behind it another.
 MAX_CHUNKS = 16384
-# Of what was brought back to the page cache, so much has to be found there again for all to be brought back. Not all of
-# it comes to one of several ranks again soon.
-_ENOUGH = 1 / 4
 
 _log = logging.getLogger("stoker")
 
@@ -116,7 +123,18 @@ class Window(WindowChunks):
     Attributes:
         layout: As given.
         expected_bytes: Of each table, what the lists of a row will probably take; see `expect`.
+        order: Which samples stand at which positions; this and what follows is set by the lane that it is opened for.
+        chunks: Chunk of each slot, in fixed order. Shape [K].
+        which: Number of the data set.
+        units: What the order counts; None for rows.
+        fragments: Names the chunks of the data set, for errors.
     """
+
+    order: WindowOrder
+    chunks: Int64
+    which: int
+    units: Units | None
+    fragments: Sequence[object]
 
     def __init__(self, layout: WindowLayout, maps: list[ChunkMap], places: Int64) -> None:
         super().__init__(maps, places, layout.tables)
@@ -160,8 +178,7 @@ class WindowOpener:
         self._layout = WindowLayout(spec)
         self._memory = WindowMemory()
         self._trial = PageCacheTrial()
-        self._lock = threading.Lock()
-        self._standing: Standing | None = None
+        self._standing: StandingMaps | None = None
         self._has_warned = False
 
     @property
@@ -171,14 +188,26 @@ class WindowOpener:
         return self._store.is_refusing or (limit_bytes is not None and 2 * self.expected_bytes > limit_bytes)
 
     def stand(self, window: int | None) -> None:
-        """Map each chunk once from now on, if they are few or small enough.
+        """Map each chunk once from now on, if they are few or small enough, as far as records tell.
 
         Args:
             window: Chunks that lie in a window at most; None for all.
         """
-        is_looked_at = self._store.verify == "always"  # each time: what stays mapped is looked at once
-        if not (is_looked_at or self.is_tight):
-            self._standing = Standing.of(self._layout, self._catalogue.num_samples, window=window)
+        # What stays mapped is looked at once, where chunks are to be looked at each time.
+        if self._store.verify == "always" or self.is_tight or len(self._catalogue) > MAX_CHUNKS:
+            return
+        max_bytes, num_samples = None, self._catalogue.num_samples
+        # None where all chunks that have samples lie in the windows that are open at once.
+        if window is not None and int(np.count_nonzero(num_samples)) > _WINDOWS_MAPPED * window:
+            max_bytes = max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0)))
+        least_bytes = int(num_samples.sum()) * self._layout.spec.record_bytes
+        if max_bytes is None or least_bytes <= max_bytes:
+            self._standing = StandingMaps(
+                self._layout,
+                len(num_samples),
+                max_bytes=max_bytes,
+                is_large=max_bytes is not None and least_bytes > MAX_BYTES,
+            )
 
     def not_standing(self, chunks: Int64) -> Int64:
         """Return which chunks are not mapped: the others need not be looked for before their window opens."""
@@ -194,25 +223,32 @@ class WindowOpener:
             chunks: Their numbers. Shape [K].
             filler: Has been or will be asked for them.
         """
-        if (standing := self._standing) is not None:
-            window = self._open_standing(standing, chunks, filler)
-            if window is not None:
-                return window
-        numbers: list[int] = chunks.tolist()
+        standing, layout, numbers = self._standing, self._layout, chunks.tolist()
+        maps: list[ChunkMap | None] = [None] * len(numbers)
+        if standing is None:
+            places = np.zeros((len(numbers), len(layout.names), 2), dtype=np.int64)
+        else:
+            maps, places = standing.get(chunks)
+        slots = [slot for slot, one in enumerate(maps) if one is None]
         if self.is_tight:
-            filler.request([self._first + n for n in numbers])
-        maps, headers = [], []
-        for begin in range(0, len(numbers), _MAX_HELD):
-            some = numbers[begin : begin + _MAX_HELD]
+            filler.request([self._first + numbers[slot] for slot in slots])
+        for begin in range(0, len(slots), _MAX_HELD):
+            some = slots[begin : begin + _MAX_HELD]
             with contextlib.ExitStack() as stack:
-                held, missing = [], []
                 # Opened as soon as it is there, where it may be evicted: an open file is still read.
-                for n in self._as_they_come(some, filler):
-                    held.append(stack.enter_context(self.chunk(n, filler)))
-                    missing.append(self._missing(held[-1]))
-                maps += self._in_memory(held, self._are_read(some, held, missing), is_first=begin == 0)
-                headers += [one.header for one in held]
-        return Window(self._layout, maps, self._layout.places(headers))
+                held = {
+                    n: stack.enter_context(self.chunk(n, filler))
+                    for n in self._as_they_come([numbers[slot] for slot in some], filler)
+                }
+                for slot, one in zip(some, self._in_memory(held, is_first=begin == 0), strict=True):
+                    maps[slot] = one
+                places[some] = layout.places([one.header for one in held.values()])
+        window = Window(layout, [one for one in maps if one is not None], places)
+        if standing is not None and standing.is_large and len(slots) < len(numbers) and not window.is_in_memory():
+            window.close()
+            self._standing = None  # somebody needs the memory
+            return self.open(chunks, filler)
+        return window
 
     def chunk(self, number: int, filler: Filler) -> Chunk:
         """Return a chunk once it is there and found sound; the caller closes it.
@@ -237,7 +273,9 @@ class WindowOpener:
 
     def close(self) -> None:
         """Give back maps and memory that no window uses. Harmless when called again."""
-        self._give_up()
+        standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.close()
         self._memory.clear()
 
     def _as_they_come(self, numbers: Sequence[int], filler: Filler) -> Iterator[int]:
@@ -251,69 +289,29 @@ class WindowOpener:
                 filler.wait(self._first + numbers[min(i + num_together, len(numbers)) - 1])
             yield number
 
-    # ------------------------------------------------------------------ mapped once
-
-    def _open_standing(self, standing: Standing, chunks: Int64, filler: Filler) -> Window | None:
-        """Return a window of chunks that are mapped once; None where one of them should not be, now or ever."""
-        changed: list[int] = standing.find_changed(chunks).tolist()
-        for n in self._as_they_come(changed, filler):
-            with self.chunk(n, filler) as chunk:
-                if not self._stays(standing, n, chunk):
-                    return None
-        window = standing.window(chunks)
-        if window is not None and standing.is_large and not window.is_in_memory():
-            window.close()
-            self._give_up()  # somebody needs the memory
-            return None
-        return window
-
-    def _stays(self, standing: Standing, number: int, chunk: Chunk) -> bool:
-        """Map a chunk once, if it should be, and return whether it is."""
-        if not chunk.is_kept:  # it is in memory, which it is to leave when its window is closed
-            return self._give_up()
-        if standing.is_large and self._missing(chunk) > _FEW * chunk.version[2]:
-            return False  # it may be another time
-        try:
-            # It may not be as small as its records let it seem, or nearly all of it was replaced.
-            name = self._store.name_of(self._key(number))
-            return standing.keep(number, chunk, name=name) or self._give_up()
-        except OSError as error:
-            if error.errno != errno.ENOMEM:
-                raise
-            return self._give_up()  # no more maps: those of a window alone may still be made
-
-    def _give_up(self) -> bool:
-        """Map no chunk once and for all any more, and return False."""
-        with self._lock:
-            standing, self._standing = self._standing, None
-        if standing is not None:
-            standing.close()
-        return False
-
-    # ------------------------------------------------------------------ mapped or read, window by window
-
-    def _in_memory(self, held: Sequence[Chunk], is_read: Sequence[bool], *, is_first: bool) -> list[ChunkMap]:
-        """Return open chunks in memory.
+    def _in_memory(self, held: Mapping[int, Chunk], *, is_first: bool) -> list[ChunkMap]:
+        """Return open chunks in memory: mapped, or read past the page cache.
 
         Args:
-            held: The chunks.
-            is_read: Whether to read each, rather than to map it.
+            held: The chunks, by their numbers.
             is_first: Whether they are the first of their window.
         """
-        found = [None if reads else self._mapped(one) for one, reads in zip(held, is_read, strict=True)]
-        files = [(one.fd, one.header.size_bytes) for one, its in zip(held, found, strict=True) if its is None]
+        are_read = self._are_read(held)
+        found = [None if reads else self._mapped(n, held[n]) for n, reads in zip(held, are_read, strict=True)]
+        files = [(one.fd, one.header.size_bytes) for one, its in zip(held.values(), found, strict=True) if its is None]
         if not files:
             self._memory.rest()
         read = iter(read_chunks(files, self._memory, is_first) if files else ())
         return [next(read) if one is None else one for one in found]
 
-    def _mapped(self, chunk: Chunk) -> ChunkMap | None:
-        """Return a map of a chunk; None where the system maps no more files."""
+    def _mapped(self, number: int, chunk: Chunk) -> ChunkMap | None:
+        """Return a map of a chunk, which stands from now on if it may; None where the system maps no more files."""
         try:
-            return ChunkMap(chunk.fd, chunk.header.size_bytes)
+            found = ChunkMap(chunk.fd, chunk.header.size_bytes)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
+            self._standing = None
             if not self._has_warned:
                 self._has_warned = True
                 _log.warning(
@@ -322,23 +320,24 @@ class WindowOpener:
                     error.strerror,  # not the error, whose frames refer to maps
                 )
             return None
+        # One that is kept in memory is to leave it when its window is closed.
+        if chunk.is_kept and (standing := self._standing) is not None:
+            standing.keep(number, found, chunk, name=self._store.name_of(self._key(number)))
+        return found
 
-    def _are_read(self, numbers: Sequence[int], held: Sequence[Chunk], missing: Sequence[int]) -> list[bool]:
-        """Return which chunks to read past the page cache, rather than to map them.
-
-        Args:
-            numbers: Of the chunks.
-            held: The same, open.
-            missing: What of each is not in the page cache.
-        """
-        sizes = [one.header.size_bytes for one in held]
-        for one, num_bytes in zip(held, missing, strict=True):
+    def _are_read(self, held: Mapping[int, Chunk]) -> list[bool]:
+        """Return which chunks to read past the page cache, rather than to map them."""
+        standing, sizes = self._standing, [one.header.size_bytes for one in held.values()]
+        if standing is not None and not standing.is_large:
+            return [False] * len(held)
+        missing = list(map(self._missing, held.values()))
+        for one, num_bytes in zip(held.values(), missing, strict=True):
             if num_bytes and _DIRECT:  # a map of it is as it would be
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(one.fd, fcntl.F_SETFL, _DIRECT)
         share = sum(missing) / max(1, sum(sizes))
-        gone = [n for n, num_bytes, size in zip(numbers, missing, sizes, strict=True) if num_bytes > _FEW * size]
-        self._trial.see(numbers, gone)
+        gone = [n for n, num_bytes, size in zip(held, missing, sizes, strict=True) if num_bytes > _FEW * size]
+        self._trial.see(held.keys(), gone)
         if share < _FEW or not _DIRECT:
             return [False] * len(held)
         if (share < _SOME or self._trial.is_due(gone)) and self._fits(sum(sizes) // len(sizes)):
@@ -360,7 +359,7 @@ class WindowOpener:
         return available is None or mean_bytes * len(self._catalogue) <= available
 
 
-class Standing:
+class StandingMaps:
     """The maps of a data set that memory holds: each chunk mapped once, for as long as the loader lives.
 
         windows of an epoch    ┆ 7 2 5 ┆ 0 3 1 ┆ …
@@ -373,96 +372,73 @@ class Standing:
 
     Args:
         layout: What a chunk holds.
-        num_samples: Of each chunk. Shape [N].
+        num_chunks: N.
         max_bytes: What may stay mapped; None for all.
+        is_large: Whether it is more than does no harm, as far as records tell.
 
     Attributes:
         versions: Which file each chunk is; `NO_VERSION` where it is not mapped. Shape [N, 3].
+        is_large: Whether it is more than does no harm: then what others push out of memory is not brought back.
     """
 
-    def __init__(self, layout: WindowLayout, num_samples: Int64, *, max_bytes: int | None) -> None:
-        self._layout = layout
-        self._max_bytes = max_bytes
-        self._least_bytes = int(num_samples.sum()) * layout.spec.record_bytes
+    def __init__(self, layout: WindowLayout, num_chunks: int, *, max_bytes: int | None, is_large: bool) -> None:
+        self._layout, self._max_bytes, self.is_large = layout, max_bytes, is_large
         self._num_bytes = 0
         self._lock = threading.Lock()
-        self._maps: list[ChunkMap | None] = [None] * len(num_samples)
-        self._places = np.zeros((len(num_samples), len(layout.names), 2), dtype=np.int64)
-        self._names = np.zeros(len(num_samples), dtype="S1")
-        self.versions = np.full((len(num_samples), 3), NO_VERSION, dtype=np.int64)
+        self._maps: list[ChunkMap | None] = [None] * num_chunks
+        self._places = np.zeros((num_chunks, len(layout.names), 2), dtype=np.int64)
+        self._names = np.zeros(num_chunks, dtype="S1")
+        self.versions = np.full((num_chunks, 3), NO_VERSION, dtype=np.int64)
 
-    @classmethod
-    def of(cls, layout: WindowLayout, num_samples: Int64, *, window: int | None) -> Standing | None:
-        """Return room for the maps where memory may hold them, as far as records tell; lists show when they come.
+    def get(self, chunks: Int64) -> tuple[list[ChunkMap | None], Int64]:
+        """Return the maps of chunks, and where their arrays lie; None for those that are not, or not any more.
 
         Args:
-            layout: What a chunk holds.
-            num_samples: Of each chunk. Shape [N].
-            window: Chunks that lie in a window at most; None for all.
+            chunks: Their numbers. Shape [K].
         """
-        max_bytes = None  # where all chunks that have samples lie in the windows that are open at once
-        if window is not None and int(np.count_nonzero(num_samples)) > _WINDOWS_MAPPED * window:
-            max_bytes = max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0)))
-        found = cls(layout, num_samples, max_bytes=max_bytes)
-        is_much = max_bytes is not None and found._least_bytes > max_bytes
-        return None if is_much or len(num_samples) > MAX_CHUNKS else found
+        changed = find_changed(self._names, self.versions, chunks)
+        with self._lock:
+            self.versions[chunks[changed]] = NO_VERSION
+            maps = [self._maps[chunk] for chunk in chunks.tolist()]
+            for slot in np.flatnonzero(changed).tolist():
+                maps[slot] = None
+            return maps, self._places[chunks]
 
-    @property
-    def is_large(self) -> bool:
-        """Whether they are more than does no harm: then what others push out of memory is not brought back."""
-        return self._max_bytes is not None and max(self._least_bytes, self._num_bytes) > MAX_BYTES
-
-    def keep(self, number: int, chunk: Chunk, *, name: bytes) -> bool:
-        """Map a chunk, and return True; or False where it would be too much.
+    def keep(self, number: int, found: ChunkMap, chunk: Chunk, *, name: bytes) -> None:
+        """Keep the map of a chunk, unless it would be too much.
 
         Args:
             number: Its number.
+            found: The map.
             chunk: The chunk.
             name: Of its file, as the system wants it.
-
-        Raises:
-            OSError: The system could not map it.
         """
-        num_bytes = chunk.header.size_bytes
         with self._lock:
-            if self._max_bytes is not None and self._num_bytes + num_bytes > self._max_bytes:
-                return False
             before = self._maps[number]
-            self._maps[number] = ChunkMap(chunk.fd, num_bytes)
-            self._num_bytes += num_bytes - (0 if before is None else before.num_bytes)
+            num_bytes = self._num_bytes + found.num_bytes - (0 if before is None else before.num_bytes)
+            is_too_much = self._max_bytes is not None and num_bytes > self._max_bytes
+            # It may not be as small as its records let it seem.
+            self.is_large = self.is_large or is_too_much or (self._max_bytes is not None and num_bytes > MAX_BYTES)
+            if is_too_much:
+                return
+            self._maps[number], self._num_bytes = found, num_bytes
             self._places[number] = self._layout.places([chunk.header])[0]
             if len(name) >= self._names.itemsize:
                 self._names = self._names.astype(f"S{len(name) + 1}")  # a zero behind it
             self._names[number] = name
             self.versions[number] = chunk.version
-        return True
-
-    def find_changed(self, chunks: Int64) -> Int64:
-        """Return which chunks are not mapped, or are not the files any more that were, and count them as not mapped."""
-        found: Int64 = chunks[find_changed(self._names, self.versions, chunks)]
-        self.versions[found] = NO_VERSION
-        return found
-
-    def window(self, chunks: Int64) -> Window | None:
-        """Return a window of chunks; None where one is not mapped. Shape [K]."""
-        with self._lock:
-            maps = [one for chunk in chunks.tolist() if (one := self._maps[chunk]) is not None]
-            return Window(self._layout, maps, self._places[chunks]) if len(maps) == len(chunks) else None
 
     def close(self) -> None:
-        """Let go of all maps; windows keep theirs. Harmless when called again."""
-        with self._lock:
-            maps, self._maps = self._maps, [None] * len(self._maps)
-            self.versions[:] = NO_VERSION
-        let_go([one for one in maps if one is not None])
+        """Let go of all maps; windows keep theirs, and none is opened any more."""
+        let_go([one for one in self._maps if one is not None])
 
 
 class PageCacheTrial:
     """Whether chunks that were pushed out of the page cache would stay there now: tried with one window of them.
 
         epoch     1            2             3
-        windows   T r r r r    r r b b b     …           r: read past the page cache
-                  ↑            ↑ each of T's chunks was still there when its window came
+        windows   T r r r r    r b b b b     …           r: read past the page cache
+                  ↑            ↑ a chunk of T was still there when its window came
                   one window goes through it             b: brought back
 
     Bringing a window back costs several times the processor time of reading past the page cache, and pushes out
@@ -474,29 +450,23 @@ class PageCacheTrial:
         self._num_gone: Counter[int] = Counter()  # times that a chunk was not there any more
         self._next = 1  # then 2, 4, 8, …: whatever empties the page cache every time costs less and less
         self._brought: set[int] = set()  # chunks that should be there: they were brought back
-        self._num_tried = self._num_found = 0
         self._stays = False
 
     def see(self, chunks: Collection[int], gone: Collection[int]) -> None:
         """Look at a window's chunks, of which some are not in the page cache."""
         self._num_gone.update(gone)
-        seen = self._brought.intersection(chunks)
-        if not seen.isdisjoint(gone):
-            self._stays = False
-            self._brought.clear()
-        elif seen and not self._stays:
-            self._num_found += len(seen)
-            self._stays = self._num_found >= _ENOUGH * self._num_tried
+        if seen := self._brought.intersection(chunks):
+            self._stays = seen.isdisjoint(gone)
+            if not self._stays:
+                self._brought.clear()
 
     def is_due(self, gone: Collection[int]) -> bool:
         """Return whether to bring back a window of which these chunks are gone, if memory has room for all."""
-        return self._stays or (
-            not self._brought and min((self._num_gone[chunk] for chunk in gone), default=0) >= self._next
-        )
+        num_gone = min((self._num_gone[chunk] for chunk in gone), default=0)
+        return self._stays or (not self._brought and num_gone >= self._next)
 
     def bring_back(self, gone: Collection[int]) -> None:
         """Note that these chunks are brought back."""
         if not self._stays:
-            self._num_tried, self._num_found = len(gone), 0
             self._next *= 2
         self._brought.update(gone)

@@ -480,61 +480,6 @@ class EpochOrder:
         return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
 
 
-class WindowPositions:
-    """Where positions of one window lie: found when it is asked for, or by whoever gathers them, in the same call.
-
-    Args:
-        ranges: First and past-the-last position of each; at least one, all in the window: that is not checked again.
-        tables: Of the window.
-
-    Attributes:
-        stretch: First and past-the-last position; None where there are several ranges.
-        tables: As given.
-    """
-
-    __slots__ = ("_found", "_ranges", "stretch", "tables")
-
-    def __init__(self, ranges: Sequence[tuple[int, int]], tables: WindowOrder) -> None:
-        self._ranges = ranges
-        self._found: tuple[Int64, Int64] | None = None
-        self.stretch = ranges[0] if len(ranges) == 1 else None
-        self.tables = tables
-
-    @property
-    def num(self) -> int:
-        """B."""
-        if self.stretch is None:
-            return sum(stop - start for start, stop in self._ranges)
-        start, stop = self.stretch
-        return stop - start
-
-    @property
-    def slot(self) -> Int64:
-        """Slot of each position, counted from the window's first. Shape [B], B over all ranges."""
-        return self._find()[0]
-
-    @property
-    def row(self) -> Int64:
-        """Row of each position, counted in its chunk. Shape [B]."""
-        return self._find()[1]
-
-    @property
-    def unfound(self) -> tuple[int, int] | None:
-        """First and past-the-last position, where nobody has asked for slot and row yet, and there is one range."""
-        return self.stretch if self._found is None else None
-
-    def _find(self) -> tuple[Int64, Int64]:
-        if self._found is None:
-            if self.stretch is not None:
-                start, stop = self.stretch
-                self._found = slot, row = np.empty(stop - start, np.int64), np.empty(stop - start, np.int64)
-                self.tables.locate_range(start, slot, row)
-            else:
-                positions = np.concatenate([np.arange(*one, dtype=np.int64) for one in self._ranges])
-                self._found = _located(self.tables, positions)
-        return self._found
-
-
 def _located(window: WindowOrder, positions: Int64) -> tuple[Int64, Int64]:
     slot, row = np.empty_like(positions), np.empty_like(positions)
     window.locate(positions, slot, row)

@@ -20,7 +20,7 @@ from stoker.errors import ResumeError
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
-from stoker.loader.epoch_run import Progress, Turn
+from stoker.loader.epoch_run import Progress
 from stoker.loader.loader import BatchIterator, Loader
 from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.shard import Ranks, Shard
@@ -274,9 +274,9 @@ class TorchDataset(IterableDataset[Tensors]):
         position = self._resume.adopt(saved.after(num_made - 1, was) if num_made else saved, self._allow)
         return Begin(position.settled(self._steps(position)), first, is_over)
 
-    def batches(self, start: Position, turn: Turn) -> BatchIterator:
+    def batches(self, start: Position, turn: slice) -> BatchIterator:
         """Return batches of a pass that begins at `start`, from this process's own loader."""
-        return self._loader_here(turn.every).batches(start, turn)
+        return self._loader_here(turn.step or 1).batches(start, turn)
 
     def go_on(
         self, which: Pass, worker: int | None, num_workers: int, state: Mapping[str, Any], *, is_over: bool
@@ -461,7 +461,7 @@ class TorchIterator(Iterator[Tensors]):
                 current=None,
             )
         every = max(1, self._num_workers)
-        return self._dataset.batches(begin.start, Turn(first=((self._worker or 0) - begin.first) % every, every=every))
+        return self._dataset.batches(begin.start, slice(((self._worker or 0) - begin.first) % every, None, every))
 
 
 class _InTurnLoader(Loader):
@@ -478,6 +478,6 @@ class _InTurnLoader(Loader):
         """Return what it loads, as it was when it was opened."""
         return self._opened.as_opened()
 
-    def batches(self, start: Position, turn: Turn) -> BatchIterator:
+    def batches(self, start: Position, turn: slice) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""
         return BatchIterator(self, partial(self._begin_run, start, turn))

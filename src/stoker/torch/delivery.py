@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 
 from stoker.fields.spec import Array, Deduplicated
-from stoker.loader.delivery import Delivery, DeliveryForm
+from stoker.loader.batches import Delivery, DeliveryForm, Made
 from stoker.loader.gather import Together
-from stoker.loader.units import Made
 from stoker.torch.copies import Copies
 from stoker.torch.cuda import CudaStream
 from stoker.torch.resident import ResidentRows

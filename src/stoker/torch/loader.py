@@ -12,7 +12,7 @@ from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError
 from stoker.fields.spec import parse_size
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
-from stoker.loader.epoch_run import Run, Turn
+from stoker.loader.epoch_run import Run
 from stoker.loader.loader import Loader
 from stoker.sampling.position import Position
 from stoker.torch.callers import missing_position
@@ -80,7 +80,7 @@ class TorchLoader(Loader):
     def _make_delivery(self) -> CpuDelivery | DeviceDelivery:
         return self._torch_delivery
 
-    def _begin_run(self, start: Position | None = None, turn: Turn | None = None) -> Run:
+    def _begin_run(self, start: Position | None = None, turn: slice | None = None) -> Run:
         if not self._is_restored and self._num_steps == 0 and (missing := missing_position()) is not None:
             raise ResumeError(missing, saved=None, current=None)
         return super()._begin_run(start, turn)

@@ -17,7 +17,7 @@ from stoker.torch.tensors import words_of
 
 
 class ResidentRows:
-    """Records on a device, in the order in which their chunks came; see `stoker.loader.lane.Resident`.
+    """Records on a device, in the order in which their chunks came. Safe to use from several threads.
 
         device memory   ┆ chunk 7 ┆ chunk 2 ┆ chunk 5 ┆  room  ┆
 
@@ -44,7 +44,7 @@ class ResidentRows:
         self._in_flight: list[tuple[torch.cuda.Event, Array]] = []
 
     def open(self, num_samples: npt.NDArray[np.int64], record_bytes: int) -> None:
-        """Say what there is.
+        """Say what there is: the samples of each chunk, and the bytes of a record.
 
         Raises:
             ValueError: Not one record fits.
@@ -63,7 +63,12 @@ class ResidentRows:
         return self._end * self._width
 
     def offer(self, chunk: int, records: Array) -> bool:
-        """Take a chunk, if there is room for it, and return whether it lies there now."""
+        """Take a chunk, if there is room for it, and return whether it lies there now.
+
+        Args:
+            chunk: Its number.
+            records: uint8, shape [rows of the chunk, record_bytes]; may be gone once this returns.
+        """
         with self._lock:  # also so that all copies come behind the making of the memory
             if self.first_row[chunk] >= 0:
                 return True

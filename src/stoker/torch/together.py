@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
-from stoker.loader.delivery import DeliveryForm
+from stoker.loader.batches import DeliveryForm
 from stoker.loader.gather import Together
 from stoker.torch.copies import Copies, expand_records
 from stoker.torch.tensors import Tensors, cut, views_of
@@ -48,8 +48,8 @@ def begin(together: Together, copies: Copies, form: DeliveryForm) -> Cut:
         begin_shared = _begin_expanded if form.is_expanded else _begin_once
         pieces += begin_shared(rows, index, copies.array(index), together.sizes, copies)
     names = list(together.names)
-    if (groups := together.groups) is not None:
-        offsets, sizes = copies.array(groups.offsets), [num + 1 for num in groups.sizes]
+    if together.groups is not None:
+        offsets, sizes = copies.array(together.groups[0]), [num + 1 for num in together.groups[1]]
         pieces.append(lambda: {"group_offsets": cut(offsets, sizes)})
         names.append("group_offsets")
     return partial(_take_apart, names, pieces)

@@ -196,7 +196,7 @@ def test_a_chunk_another_process_builds_is_looked_for_by_one_thread_while_the_ot
         filler.request(range(num_threads))
         for chunk in range(num_threads):
             filler.wait(chunk)
-        while filler._building:
+        while filler._num_building:
             time.sleep(0.001)
         filler.request([num_threads])
         filler.wait(num_threads)

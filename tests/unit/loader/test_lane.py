@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -14,18 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.loader.lane import Lane, Subjects, num_windows_ahead
+from stoker.loader.lane import Lane, num_windows_ahead
 from stoker.metrics.stages import Stages
 from stoker.sampling.epoch import Order
 from stoker.sampling.mixture import MixtureOrder
-from stoker.sampling.steps import Steps
 
 
 class FakeWindow:
     """A window of some chunks: notes whether it is closed."""
 
     def __init__(self, chunks):
-        self.chunks = chunks.tolist()
         self.is_closed = False
 
     def is_in_memory(self):
@@ -65,7 +62,7 @@ class FakeSets:
 
         return opened
 
-    def request(self, numbers):
+    def request(self, numbers, subject=None):
         self.asked += numbers
 
     @property
@@ -74,12 +71,13 @@ class FakeSets:
         return sorted((which, chunks) for which, chunks, window in self.opened if window() is not None)
 
 
-def lane_of(order, sets):
+def lane_of(order, sets, **options):
     """Return the lane of an epoch's order, with what asks the fakes for chunks and windows."""
     stages = Stages()
-    subjects = Subjects(stages, 0, Steps(lane_sizes=(1,), global_batch_size=1))
     units = lambda which, epoch: None  # noqa: E731
-    return Lane(order, sets, sets, units_in=units, stages=stages, subjects=subjects, uses=deque())
+    return Lane(
+        order, sets, sets, units_in=units, stages=stages, subject_at=lambda position: None, on_open=id, **options
+    )
 
 
 def of_ten_windows(sets, *, num_windows=10):
@@ -89,7 +87,7 @@ def of_ten_windows(sets, *, num_windows=10):
 
 def window_at(lane, position):
     (part,) = lane.parts([(position, position + 1)])
-    return part.opened.window
+    return part.window
 
 
 def comes_true(condition):
@@ -114,9 +112,9 @@ def lane(sets):
 
 def test_windows_behind_the_steps_are_let_go_of_and_one_ahead_is_opened(lane, sets):
     for position in range(10):
-        assert window_at(lane, position).chunks == [position]
+        assert window_at(lane, position).chunks.tolist() == [position]
         lane.pass_by(position)
-    assert window_at(lane, 9).chunks == [9]
+    assert window_at(lane, 9).chunks.tolist() == [9]
     assert comes_true(lambda: sets.alive == [(0, [9])])
 
 
@@ -129,11 +127,11 @@ def test_a_window_in_use_stays_open_when_it_is_passed_and_no_longer(lane, sets):
 
 
 def test_a_passed_window_is_opened_again_when_it_is_needed_again(lane, sets):
-    assert window_at(lane, 0).chunks == [0]
-    assert window_at(lane, 9).chunks == [9]
+    assert window_at(lane, 0).chunks.tolist() == [0]
+    assert window_at(lane, 9).chunks.tolist() == [9]
     lane.pass_by(9)
     assert comes_true(lambda: (0, [0]) not in sets.alive)
-    assert window_at(lane, 0).chunks == [0]
+    assert window_at(lane, 0).chunks.tolist() == [0]
 
 
 def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
@@ -143,7 +141,7 @@ def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
         return FakeWindow(chunks)
 
     lane = of_ten_windows(FakeSets(open_window=open_window))
-    assert window_at(lane, 0).chunks == [0]
+    assert window_at(lane, 0).chunks.tolist() == [0]
     for _ in range(2):
         with pytest.raises(OSError, match="no such window"):
             window_at(lane, 1)
@@ -153,10 +151,10 @@ def test_an_error_of_opening_reaches_everyone_who_needs_that_window():
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_chunks_are_asked_for_window_by_window_whoever_comes_first(is_slow):
     class SlowSets(FakeSets):
-        def request(self, numbers):
+        def request(self, numbers, subject=None):
             if is_slow:  # the other thread overtakes, if it can
                 time.sleep(0.02)
-            super().request(numbers)
+            super().request(numbers, subject)
 
     sets = SlowSets()
     lane = of_ten_windows(sets, num_windows=6)
@@ -183,6 +181,15 @@ def test_chunks_of_as_many_windows_ahead_are_asked_for_as_keep_the_builders_at_w
     lane.close()
     assert sets.asked[: len(expected)] == expected
     assert len(set(sets.asked)) == len(sets.asked) <= len(expected) + 1  # the one behind is opened ahead
+
+
+def test_each_of_the_hosts_that_share_a_mirror_begins_elsewhere_in_a_window():
+    for begins_at, asked in ((0.0, [0, 1, 2, 3]), (0.25, [1, 2, 3, 0]), (0.7, [2, 3, 0, 1])):
+        sets = FakeSets()
+        order = Order(np.ones(4, np.int64), shuffle=False, seed=0, window=4).epoch(0)
+        with closing(lane_of(order, sets, begins_at=begins_at)) as lane:
+            assert window_at(lane, 0).chunks.tolist() == [0, 1, 2, 3]
+        assert sets.asked == asked
 
 
 @given(st.integers(1, 200), st.floats(0.1, 1000))
@@ -277,7 +284,7 @@ def test_what_is_passed_when_told_to_look_is_what_is_passed_by_looking_at_every_
         if position >= again:
             again, num_looks = two.pass_by(position), num_looks + 1
             assert again > position
-        assert one._slots.keys() == two._slots.keys()
+        assert one._windows.keys() == two._windows.keys()
     own = {epoch for stand in (0, of_epoch.num_samples) for epoch, _ in of_epoch.streams_at(stand)}
     one.close()
     two.close()

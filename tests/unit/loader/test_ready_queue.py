@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from stoker.loader.ready_queue import ReadyQueue
+from stoker.loader.epoch_run import ReadyQueue
 
 
 def one_by_one(make):

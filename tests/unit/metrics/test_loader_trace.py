@@ -15,7 +15,7 @@ from tests.unit.metrics.importer import read
 
 from stoker import Dataset, Loader, Trace
 from stoker.loader import loader as loader_module
-from stoker.loader.loader import BufferPool
+from stoker.loader.units import make_collator
 from stoker.metrics import status
 from stoker.testing import MemoryStorage, SlowStorage, write_parquet
 
@@ -252,12 +252,12 @@ def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(
     monkeypatch.setattr(status, "_of_this_process", status.StatusWriter(tmp_path / "status"))
     trace = KeptTrace()
 
-    def pool_of_a_slow_machine(*args, **settings):
+    def made_on_a_slow_machine(*args):
         trace.kept("build", 0, time.perf_counter_ns(), 0)  # a thread has built a chunk meanwhile
         assert list(tmp_path.glob("status/*")) == []
-        return BufferPool(*args, **settings)
+        return make_collator(*args)
 
-    monkeypatch.setattr(loader_module, "BufferPool", pool_of_a_slow_machine)
+    monkeypatch.setattr(loader_module, "make_collator", made_on_a_slow_machine)
     with Loader(Dataset(data), batch_size=50, trace=trace) as loader:
         next(iter(loader))
         until_s = time.monotonic() + 20

@@ -10,7 +10,7 @@ from stoker.columns import plan_spec, to_arrays
 from stoker.fields.spec import Ragged
 from stoker.loader.buffers import BufferPool
 from stoker.loader.gather import Part, assemble, side_by_side
-from stoker.sampling.epoch import Order, WindowPositions
+from stoker.sampling.epoch import Order
 
 NESTED = "nested"
 
@@ -149,10 +149,10 @@ def test_lists_of_lists_do_not_leave_as_one(tmp_path):
 def test_places_found_in_the_call_that_gathers_are_those_found_before(tmp_path, columns, sizes, shuffle):
     order = Order(sizes, shuffle=shuffle, seed=3, window=None).epoch(1)
     window = window_of(tmp_path, [sizes[chunk] for chunk in order.window_chunks(0)], first=0, columns=columns)
-    tables, num = order.tables(0), sum(sizes)
+    window.order, num = order.tables(0), sum(sizes)
     for ranges in ([(0, num)], [(3, 4)], [(2, num - 1)], [(4, 4)], [(1, 3), (5, 9)]):
-        located = assemble(window.layout.spec, [Part(window, WindowPositions(ranges, tables))], BufferPool())
-        found = WindowPositions(ranges, tables)
+        located = assemble(window.layout.spec, [Part(window, ranges)], BufferPool())
+        found = Part(window, ranges)
         before = assemble(window.layout.spec, [Part.at(window, found.slot, found.row)], BufferPool())
         assert located.num_samples == sum(stop - start for start, stop in ranges)
         assert {name: plain(field) for name, field in located.views().items()} == {
@@ -173,18 +173,18 @@ def test_rows_of_several_windows_are_those_gathered_one_window_at_a_time(tmp_pat
         folder = tmp_path / str(number)
         folder.mkdir()
         windows.append(window_of(folder, sizes, first=1000 * number, columns=columns, is_mapped=is_mapped))
-        tables = order.tables(0)
+        windows[-1].order = order.tables(0)
         ranges = ([(0, 320)], [(5, 90), (100, 101)], [(7, 7)], [(300, 320)])
-        parts += [Part(windows[-1], WindowPositions(one, tables)) for one in ranges]
+        parts += [Part(windows[-1], one) for one in ranges]
     parts = [parts[i] for i in rng.permutation(len(parts))]
-    num = sum(part.where.num for part in parts)
+    num = sum(part.num for part in parts)
     places = rng.permutation(num) if is_placed else None
     several = assemble(parts[0].window.layout.spec, parts, BufferPool(), places=places).views()
     pool, alone = BufferPool(), {name: [] for name in columns}
     for part in parts:
         for name, field in assemble(part.window.layout.spec, [part], pool).views().items():
             is_ragged = isinstance(field, Ragged)
-            pieces = np.split(field.values, field.offsets[1:-1])[: part.where.num] if is_ragged else list(field)
+            pieces = np.split(field.values, field.offsets[1:-1])[: part.num] if is_ragged else list(field)
             alone[name] += [piece.tolist() for piece in pieces]
     for name, field in several.items():
         found = np.split(field.values, field.offsets[1:-1]) if isinstance(field, Ragged) else list(field)
