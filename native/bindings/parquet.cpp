@@ -1,13 +1,10 @@
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <tuple>
 #include <vector>
 
 #include "../parquet/decode.h"
@@ -127,24 +124,37 @@ void bind_columns_of_pages(nb::module_& module) {
              "Decode the pages that were planned, all columns in one call; None for each of which one is wrong.");
   module.def("can_decompress", [](int64_t codec) { return can_decompress(static_cast<Codec>(codec)); },
              nb::arg("codec"), "Whether pages of a codec, a number of the format, are decompressed here.");
+  nb::class_<Page>(module, "PageHeader", "What the header of a page says, which is proven by nothing.")
+      .def_ro("kind", &Page::kind)
+      .def_ro("at", &Page::at, "Where its content begins.")
+      .def_ro("stored_bytes", &Page::stored_bytes)
+      .def_ro("plain_bytes", &Page::plain_bytes)
+      .def_ro("num_entries", &Page::num_entries)
+      .def_ro("encoding", &Page::encoding)
+      .def_ro("is_packed", &Page::is_packed)
+      .def_prop_ro("level_bytes", &Page::level_bytes, "Of levels that stand uncompressed before the values.")
+      .def_prop_ro("is_inflated", &is_inflated, "Whether it claims to become far more than what is stored of it.");
   module.def(
-      "read_page_sizes",
-      [](const Array<const uint8_t>& content) -> std::optional<std::tuple<int64_t, int64_t, int64_t, bool>> {
+      "read_page_header",
+      [](const Array<const uint8_t>& content) -> std::optional<Page> {
         Page page;
         if (!read_page_header(content, page)) return {};
-        return std::tuple(page.at, page.stored_bytes, page.plain_bytes, is_inflated(page));
+        return page;
       },
-      nb::arg("content"),
-      "Return bytes of the header of the page at the beginning, of its content as stored and once decompressed, and "
-      "whether that is far too much; None where there is no whole header.");
+      nb::arg("content"), "Return the header of the page at the beginning; None where there is no whole one.");
   module.def(
-      "read_dictionary_header",
-      [](const Array<const uint8_t>& content) -> std::optional<std::pair<int64_t, int64_t>> {
-        Page page;
-        if (!read_page_header(content, page) || page.kind != kDictionary) return {};
-        return std::pair(page.plain_bytes, page.num_entries);
+      "longest_string",
+      [](const Array<const uint8_t>& content) {
+        return without_lock(static_cast<int64_t>(content.size()) > kFewPlainBytes,
+                            [&] { return longest_byte_array(content); });
       },
-      nb::arg("content"), "Return bytes and values of the dictionary page at the beginning; None where there is none.");
+      nb::arg("content"), "Return how many bytes the longest string of a dictionary page has.");
+  module.def(
+      "sum_of_deltas",
+      [](const Array<const uint8_t>& content) {
+        return without_lock(static_cast<int64_t>(content.size()) > kFewPlainBytes, [&] { return sum_of_deltas(content); });
+      },
+      nb::arg("content"), "Return the sum of lengths that are encoded by their differences; -1 where they are none.");
 }
 
 }  // namespace

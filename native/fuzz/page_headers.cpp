@@ -13,7 +13,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     at = page.at + page.stored_bytes;
   }
   MUST(at == end && end <= static_cast<int64_t>(content.size()));
+  // The header that callers look at by itself is the one that was found, or of a page that is none.
   stoker::parquet::Page first;
-  if (stoker::parquet::read_page_header(content, first)) MUST(first.at <= static_cast<int64_t>(content.size()));
+  const bool is_header = stoker::parquet::read_page_header(content, first);
+  if (is_header) MUST(0 < first.at && first.at <= static_cast<int64_t>(content.size()));
+  if (pages.empty()) return 0;
+  MUST(is_header && first.at == pages[0].at && first.stored_bytes == pages[0].stored_bytes && !is_inflated(first));
   return 0;
 }

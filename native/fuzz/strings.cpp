@@ -1,5 +1,6 @@
 #include "parquet/values.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "input.h"
@@ -9,12 +10,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<int32_t> lengths(input.below(256));
   std::vector<uint8_t> bytes(input.below(256) + 256 * input.below(16));
   const std::vector<uint8_t> content = input.rest();
+  const int64_t longest = stoker::parquet::longest_byte_array(content);
+  MUST(0 <= longest && longest <= static_cast<int64_t>(content.size()));
+  MUST(stoker::parquet::sum_of_deltas(content) >= -1);
   const uint8_t* end = content.data() + content.size();
   const int64_t num_bytes =
       stoker::parquet::split_byte_arrays({content.data(), end, end}, static_cast<int64_t>(lengths.size()),
                                          reinterpret_cast<uint8_t*>(lengths.data()), bytes);
   if (num_bytes < 0) return 0;
   MUST(num_bytes <= static_cast<int64_t>(bytes.size()));
+  MUST(std::ranges::all_of(lengths, [&](int32_t length) { return length <= longest; }));
   MUST(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == num_bytes);
   return 0;
 }

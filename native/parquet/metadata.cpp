@@ -1,5 +1,7 @@
 #include "metadata.h"
 
+#include <algorithm>
+
 #include "thrift.h"
 
 namespace stoker::parquet {
@@ -14,10 +16,24 @@ constexpr int64_t kMostNumber = 0x7FFFFFFF;
 // The fields of a PageHeader that describe pages of each kind. Each is the kind and five.
 constexpr int64_t kDataHeader = 5, kDictionaryHeader = 7, kDataHeaderV2 = 8;
 
+// Notes which of the first fields of a struct, all numbers of 32 bits, were there: those that the format requires. What
+// lacks one is no header to pyarrow.
+struct Required {
+  int64_t num;
+  uint64_t seen = 0;
+
+  void see(const Field& field) {
+    if (field.type == kI32 && field.number >= 1 && field.number <= num) seen |= uint64_t{1} << (field.number - 1);
+  }
+  bool are_there() const { return seen == (uint64_t{1} << num) - 1; }
+};
+
 // Reads a DataPageHeader or a DictionaryPageHeader; false where it has levels as nobody has written them for years.
 bool read_inner_header(ThriftReader& in, bool has_levels, Page& page) {
+  Required required{has_levels ? 4 : 2};
   bool is_known = true;
   for (Field field; in.next(field);) {
+    required.see(field);
     if (field.is(1, kI32))
       page.num_entries = in.zigzag();
     else if (field.is(2, kI32))
@@ -27,11 +43,13 @@ bool read_inner_header(ThriftReader& in, bool has_levels, Page& page) {
     else
       in.skip(field.type);
   }
-  return is_known;
+  return is_known && required.are_there();
 }
 
-void read_inner_header_v2(ThriftReader& in, Page& page) {
+bool read_inner_header_v2(ThriftReader& in, Page& page) {
+  Required required{6};
   for (Field field; in.next(field);) {
+    required.see(field);
     if (field.is(1, kI32)) {
       page.num_entries = in.zigzag();
     } else if (field.is(4, kI32)) {
@@ -45,13 +63,16 @@ void read_inner_header_v2(ThriftReader& in, Page& page) {
       in.skip(field.type);
     }
   }
+  return required.are_there();
 }
 
 void read_header(ThriftReader& in, Page& page) {
   page = {};
+  Required required{3};
   bool is_known = true;
   int64_t inner = 0;
   for (Field field; in.next(field);) {
+    required.see(field);
     if (field.is(1, kI32)) {
       page.kind = in.zigzag();
     } else if (field.is(2, kI32)) {
@@ -65,12 +86,12 @@ void read_header(ThriftReader& in, Page& page) {
       is_known &= read_inner_header(in, field.number == kDataHeader, page);
     } else if (field.is(kDataHeaderV2, kStruct)) {
       inner += field.number;
-      read_inner_header_v2(in, page);
+      is_known &= read_inner_header_v2(in, page);
     } else {
       in.skip(field.type);
     }
   }
-  if (!is_known || page.kind != inner - 5) page.kind = kUnknownPage;
+  if (!is_known || !required.are_there() || page.kind != inner - 5) page.kind = kUnknownPage;
 }
 
 // Whether what a header says can be true of a page before which so many bytes lie.
@@ -188,7 +209,8 @@ bool read_page_header(std::span<const uint8_t> content, Page& page) {
   ThriftReader in(content);
   read_header(in, page);
   page.at = static_cast<int64_t>(in.at());
-  return !in.failed();
+  return !in.failed() && std::min(page.definition_bytes, page.repetition_bytes) >= 0 &&
+         std::max(page.definition_bytes, page.repetition_bytes) <= kMostNumber;
 }
 
 int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {

@@ -277,4 +277,54 @@ int64_t split_byte_arrays(Body body, int64_t num, uint8_t* lengths, std::span<ui
   return to - bytes.data();
 }
 
+int64_t longest_byte_array(std::span<const uint8_t> bytes) {
+  size_t longest = 0;
+  for (auto left = bytes; left.size() >= 4;) {
+    const size_t num_bytes = load<uint32_t>(left.data());
+    left = left.subspan(4);
+    if (num_bytes > left.size()) return static_cast<int64_t>(bytes.size());
+    longest = std::max(longest, num_bytes);
+    left = left.subspan(num_bytes);
+  }
+  return static_cast<int64_t>(longest);
+}
+
+int64_t sum_of_deltas(std::span<const uint8_t> bytes) {
+  constexpr int64_t most = 0x7FFFFFFF, most_in_block = 1 << 16;
+  const auto signed_of = [](uint64_t n) { return static_cast<int64_t>((n >> 1) ^ (~(n & 1) + 1)); };
+  const uint8_t *at = bytes.data(), *const end = at + bytes.size();
+  uint64_t block, num_parts, num, first;
+  for (uint64_t* number : {&block, &num_parts, &num, &first})
+    if (!read_varint(at, end, *number)) return -1;
+  int64_t value = signed_of(first), left = static_cast<int64_t>(num) - 1;
+  if (!num_parts || num_parts > block || block > most_in_block || left >= most || value < 0 || value > most) return -1;
+  int64_t sum = left < 0 ? 0 : value;
+  const int64_t part = static_cast<int64_t>(block / num_parts);
+  while (left > 0) {
+    uint64_t least;
+    if (!read_varint(at, end, least) || end - at < static_cast<int64_t>(num_parts)) return -1;
+    const uint8_t* widths = at;
+    at += num_parts;
+    for (uint64_t p = 0; p < num_parts && left > 0; ++p) {
+      const int64_t width = widths[p], n = std::min(left, part), num_bytes = (part * width + 7) / 8;
+      if (width > 32 || num_bytes > end - at) return -1;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t bit = i * width;
+        const uint8_t* here = at + (bit >> 3);
+        const uint64_t few = load_few(here, static_cast<size_t>(std::min<int64_t>(8, end - here)));
+        value += signed_of(least) + static_cast<int64_t>((few >> (bit & 7)) & ((uint64_t{1} << width) - 1));
+        if (value < 0 || value > most) return -1;
+        sum += value;
+        if (width == 0 && signed_of(least) == 0) {  // a page of a few bytes may have any number of them
+          sum += value * (n - 1);
+          break;
+        }
+      }
+      at += num_bytes;
+      left -= n;
+    }
+  }
+  return sum;
+}
+
 }  // namespace stoker::parquet

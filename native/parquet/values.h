@@ -1,7 +1,7 @@
 // Levels, which say what is null and where lists begin, and values, of which nulls and empty lists have none: from each
 // encoding to one behind the other.
 //
-// Source: Apache Parquet format 2.11: Encodings.md (RLE and bit-packing hybrid, plain, dictionary, byte stream split);
+// Source: Apache Parquet format 2.11: Encodings.md (RLE and bit-packing hybrid, plain, dictionary, delta, byte stream split);
 // Dremel's levels as in its README.
 #pragma once
 
@@ -103,5 +103,12 @@ void spread(uint8_t* values, int64_t num, int64_t num_there, const uint8_t* vali
 // Copies `num` byte arrays, each of which stands behind its length, one behind the other to `bytes`, and their lengths,
 // int32, to `lengths`. Returns how many bytes they have; -1 where they are cut short, or have not enough room.
 int64_t split_byte_arrays(Body body, int64_t num, uint8_t* lengths, std::span<uint8_t> bytes);
+
+// Returns how many bytes the longest of byte arrays has that stand one behind the other; all, where one is cut short.
+int64_t longest_byte_array(std::span<const uint8_t> bytes);
+
+// Returns the sum of numbers that are encoded by their differences, such as what byte arrays have in common with the one
+// before; -1 where these are no lengths, or cut short.
+int64_t sum_of_deltas(std::span<const uint8_t> bytes);
 
 }  // namespace stoker::parquet

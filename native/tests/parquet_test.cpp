@@ -297,3 +297,24 @@ TEST("strings of any length are hashed as XXH3 does") {
   std::ranges::sort(all);
   CHECK(std::ranges::adjacent_find(all) == all.end());
 }
+
+TEST("how large strings become is told without laying them out") {
+  const Bytes strings = joined({behind_length({'a', 'b'}), behind_length({}), behind_length({'c'})});
+  CHECK_EQUAL(longest_byte_array(strings), 2);
+  CHECK_EQUAL(longest_byte_array(std::span(strings).first(strings.size() - 1)), static_cast<int64_t>(strings.size()) - 1);
+  // 7, 5, 3, 1, 2: the example of the format.
+  Bytes deltas = joined({varint(128), varint(4), varint(5), varint(14), varint(3), {2, 0, 0, 0}, {0xC0, 0, 0, 0, 0, 0, 0, 0}});
+  CHECK_EQUAL(sum_of_deltas(deltas), 18);
+  CHECK_EQUAL(sum_of_deltas(std::span(deltas).first(deltas.size() - 1)), -1);
+  // Any number of equal ones in a few bytes; and one below zero.
+  CHECK_EQUAL(sum_of_deltas(joined({varint(128), varint(4), varint(129), varint(2000), varint(0), {0, 0, 0, 0}})), 129000);
+  CHECK_EQUAL(sum_of_deltas(joined({varint(128), varint(4), varint(2), varint(0), varint(1), {0, 0, 0, 0}})), -1);
+}
+
+TEST("a header that lacks what the format requires is none that is known") {
+  const Bytes whole = page_of(kData, 3, kPlain, bytes_of<int32_t>({1, 2, 3}));
+  const Bytes without = joined({field(1, kData), field(1, 4), field(1, 4), {2 << 4 | kStruct}, field(1, 1), field(1, kPlain), {0, 0}});
+  Page page;
+  CHECK(read_page_header(whole, page) && page.kind == kData);
+  CHECK(read_page_header(without, page) && page.kind == kUnknownPage);
+}

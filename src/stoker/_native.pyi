@@ -94,15 +94,39 @@ def can_decompress(codec: int) -> bool:
     Whether pages of a codec, a number of the format, are decompressed here.
     """
 
-def read_page_sizes(content: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int, int, bool] | None:
+class PageHeader:
+    """What the header of a page says, which is proven by nothing."""
+
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def at(self) -> int:
+        """Where its content begins."""
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+    @property
+    def plain_bytes(self) -> int: ...
+
+    @property
+    def num_entries(self) -> int: ...
+
+    @property
+    def encoding(self) -> int: ...
+
+    @property
+    def is_inflated(self) -> bool:
+        """Whether it claims to become far more than what is stored of it."""
+
+def read_page_header(content: numpy.typing.NDArray[numpy.uint8]) -> PageHeader | None:
     """
-    Return bytes of the header of the page at the beginning, of its content as stored and once decompressed, and whether that is far too much; None where there is no whole header.
+    Return the header of the page at the beginning; None where there is no whole one.
     """
 
-def read_dictionary_header(content: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int] | None:
-    """
-    Return bytes and values of the dictionary page at the beginning; None where there is none.
-    """
+def longest_string(content: numpy.typing.NDArray[numpy.uint8]) -> int: ...
+def sum_of_deltas(content: numpy.typing.NDArray[numpy.uint8]) -> int: ...
 
 def read_footer(content: numpy.typing.NDArray[numpy.uint8], groups: numpy.typing.NDArray[numpy.int64], chunks: numpy.typing.NDArray[numpy.int64]) -> bool:
     """

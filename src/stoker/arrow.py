@@ -66,6 +66,54 @@ def parts_of(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(i).type for i in range(kind.num_fields)]
 
 
+def parts_in(array: pa.Array) -> list[pa.Array]:
+    """Return the arrays of the types that `parts_of` gives: values of lists as a whole, of a slice, too."""
+    kind, types = array.type, pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return [array.storage]
+    if types.is_dictionary(kind):
+        return [array.dictionary]
+    if types.is_struct(kind):  # without the struct's own nulls
+        return [array.field(i) for i in range(kind.num_fields)]
+    return [array.values] if is_list(kind) or types.is_map(kind) else []
+
+
+def around(array: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
+    """Return an array that is made of other parts: nulls, offsets and places in a dictionary stay where they are.
+
+    Args:
+        array: An array without views, perhaps a slice.
+        parts: In place of those that `parts_in` gives, of any types.
+    """
+    kind = array.type
+    if not parts:
+        return array
+    made = type_around(kind, [part.type for part in parts])
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, parts[0])
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(array.indices, parts[0], ordered=kind.ordered)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(parts, fields=list(made), mask=array.is_null() if array.null_count else None)
+    buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
+    return pa.Array.from_buffers(made, len(array), buffers, array.null_count, array.offset, children=list(parts))
+
+
+def type_around(kind: pa.DataType, parts: Sequence[pa.DataType]) -> pa.DataType:
+    """Return a type that is made of other parts than `parts_of` gives; all that is in it may be null."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([(kind.field(i).name, part) for i, part in enumerate(parts)])
+    if types.is_map(kind):
+        return pa.map_(*(parts[0].field(i).type for i in range(2)))
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, parts[0], kind.ordered)
+    if types.is_fixed_size_list(kind):
+        return pa.list_(parts[0], kind.list_size)
+    is_large = types.is_large_list(kind) or types.is_large_list_view(kind)
+    return (pa.large_list if is_large else pa.list_)(parts[0])
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether a plain type is a list, of any length or of one."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
@@ -74,25 +122,12 @@ def is_list(kind: pa.DataType) -> bool:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that stands for the same values: the same one where it has no views and run ends."""
     types = pa.types
-    if types.is_string_view(kind):
-        return pa.string()
-    if types.is_binary_view(kind):
-        return pa.binary()
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
     if types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
-    if types.is_list_view(kind) or types.is_list(kind):
-        return pa.list_(plain_type(kind.value_type))
-    if types.is_large_list_view(kind) or types.is_large_list(kind):
-        return pa.large_list(plain_type(kind.value_type))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if types.is_struct(kind):
-        return pa.struct([pa.field(member.name, plain_type(member.type)) for member in kind])
-    if types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
-    return kind
+    parts = [] if isinstance(kind, pa.BaseExtensionType) or types.is_union(kind) else parts_of(kind)
+    return type_around(kind, [plain_type(part) for part in parts]) if parts else kind
 
 
 def has_views(kind: pa.DataType) -> bool:
@@ -113,39 +148,12 @@ def plain_array(array: pa.Array) -> pa.Array:
         return plain_array(pc.run_end_decode(array))
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return array.cast(plain_type(kind))
-    if types.is_dictionary(kind):
-        return pa.DictionaryArray.from_arrays(array.indices, plain_array(array.dictionary), ordered=kind.ordered)
-    if types.is_struct(kind):
-        members = [plain_array(array.field(i)) for i in range(kind.num_fields)]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(members, fields=list(plain_type(kind)), mask=mask)
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         # `flatten` brings values in order, and leaves out what nulls stand for.
         offsets = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(array), 0))])
         large = types.is_large_list_view(kind)
         made = pa.LargeListArray if large else pa.ListArray
         mask = array.is_null() if array.null_count else None
-        return made.from_arrays(
-            array_of(offsets.astype("i8" if large else "i4")), plain_array(array.flatten()), mask=mask
-        )
-    if types.is_map(kind):
-        return around(array, entries_of(plain_array(array.keys), plain_array(array.items)), plain_type(kind))
-    return around(array, plain_array(array.values), plain_type(kind))
-
-
-def entries_of(keys: pa.Array, items: pa.Array) -> pa.Array:
-    """Return what a map of these is around."""
-    fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
-    return pa.StructArray.from_arrays([keys, items], fields=fields)
-
-
-def around(array: pa.Array, child: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return lists or a map of type `kind` around other values; offsets and nulls stay where they are.
-
-    Args:
-        array: Lists or a map, perhaps a slice.
-        child: In place of its whole `values`, sliced or not.
-        kind: The new type.
-    """
-    buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
-    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, children=[child])
+        values = plain_array(array.flatten())
+        return made.from_arrays(array_of(offsets.astype("i8" if large else "i4")), values, mask=mask)
+    return around(array, [plain_array(part) for part in parts_in(array)])

@@ -42,13 +42,25 @@ def long_pages(path: Path, kind: str) -> None:
     pq.write_table(pa.table({"s": values}), path, compression="zstd", use_dictionary=False, write_statistics=False)
 
 
-def long_word(path: Path) -> None:
+def long_word(path: Path, kind: str) -> None:
     """A dictionary of short words and a long one, which stands for nearly all rows: 400 MB in some kilobytes."""
     words = pa.array(["x" * 400_000, *(f"w{i}" for i in range(2000))])
     indices = np.zeros(3000, np.int32)
     indices[-2000:] = np.arange(1, 2001)
     column = pa.DictionaryArray.from_arrays(pa.array(indices), words)
-    pq.write_table(pa.table({"s": column}), path, compression="zstd", write_statistics=False, store_schema=False)
+    if kind == "list":
+        column = pa.ListArray.from_arrays(pa.array(np.arange(0, 3001, 10, dtype=np.int32)), column)
+    elif kind == "struct":
+        column = pa.StructArray.from_arrays([column], ["s"])
+    codec = "gzip" if kind == "other codec" else "zstd"
+    pq.write_table(pa.table({"s": column}), path, compression=codec, write_statistics=False, store_schema=False)
+
+
+def shared_beginnings(path: Path) -> None:
+    """Strings of which each is the one before and a sign more: 300 MB in some kilobytes."""
+    words = ["x" * 100_000 + "y" * i for i in range(3000)]
+    options = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY", "write_statistics": False}
+    pq.write_table(pa.table({"s": words}), path, compression="zstd", **options)
 
 
 def long_footer(path: Path) -> None:
@@ -61,7 +73,15 @@ FILES = {
     "page": (lambda path: long_pages(path, "plain"), "SourceCorruptError", "column s: a page of"),
     "page of a list": (lambda path: long_pages(path, "list"), "SourceCorruptError", "column s.list.element: a page of"),
     "page of a struct": (lambda path: long_pages(path, "struct"), "SourceCorruptError", "column s.s: a page of"),
-    "word of a dictionary": (long_word, "SourceCorruptError", "column s: 3,000 rows take 4"),
+    **{
+        f"word of a dictionary, {kind}": (
+            lambda path, kind=kind: long_word(path, kind),
+            "SourceCorruptError",
+            "column s: 3,000 values take 4",
+        )
+        for kind in ("plain", "list", "struct", "other codec")
+    },
+    "shared beginnings": (shared_beginnings, "SourceCorruptError", "bytes once decoded"),
     "footer": (long_footer, "SourceError", "a footer of"),
 }
 
@@ -86,6 +106,21 @@ def test_a_small_file_that_becomes_much_is_refused_before_it_does(tmp_path, kind
     assert said in found["error"][1]
     assert str(path) in found["error"][1]
     assert found["peak_bytes"] < BOUND_BYTES
+
+
+def test_strings_in_lists_and_structs_that_may_be_large_and_are_not_come_as_they_are(tmp_path):
+    """One long word, which stands for one value: nothing is refused, whatever it could stand for."""
+    path = tmp_path / "large.parquet"
+    words = ["x" * 400_000, *(f"w{i % 100}" for i in range(2999))]
+    table = pa.table({"l": [words[i : i + 10] for i in range(0, 3000, 10)], "s": [{"a": w} for w in words[::10]]})
+    pq.write_table(table, path, compression="gzip")
+    import stoker
+
+    with stoker.Loader(stoker.Dataset(path), batch_size=100, shuffle=False) as loader:
+        batches = list(loader)
+    found = [[bytes(word).decode() for word in row] for batch in batches for row in batch["l"]]
+    assert found == table["l"].to_pylist()
+    assert [bytes(word).decode() for batch in batches for word in batch["s.a"]] == words[::10]
 
 
 def test_what_is_large_in_the_file_may_be_large_in_memory(tmp_path):

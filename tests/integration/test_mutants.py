@@ -35,6 +35,10 @@ def outcomes(chosen: Iterable[tuple[Sound, int]], folder: Path, *, in_parts: boo
         }
         for sound, number in chosen
     ]
+    return _counted(tasks)
+
+
+def _counted(tasks: list[dict[str, object]]) -> Counter[str]:
     answers = run_tasks(tasks)
     wrong = [
         f"{task}: {answer}"
@@ -100,6 +104,24 @@ def test_a_file_that_lies_in_one_place_is_refused_by_name_or_gives_what_pyarrow_
     counts = outcomes(some(4, 8, seed=0), tmp_path)
     assert counts["refused"] > 20
     assert counts["delivered"] > 1
+
+
+@pytest.mark.parametrize("num_files", [60, pytest.param(6_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_a_file_with_bytes_that_are_others_is_refused_by_name_or_gives_what_pyarrow_reads(tmp_path, num_files):
+    chance = random.Random(num_files)
+    tasks = [
+        {
+            "kind": "mutant",
+            "sound": list(chance.choice(SOUND)),
+            "seed": seed,
+            "folder": str(tmp_path),
+            "parts": seed % 3 == 0,
+        }
+        for seed in range(num_files)
+    ]
+    counts = _counted(tasks)
+    assert counts["refused"] > num_files // 3
+    assert counts["delivered"] > 0
 
 
 @pytest.mark.slow

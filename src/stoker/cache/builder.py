@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
@@ -17,7 +17,7 @@ from stoker.cache.substitute import Substitutes, cycled, is_replaceable
 from stoker.cache.threads import Helpers, Overlapped, Permit, Permits
 from stoker.cache.workers import TransformProcesses
 from stoker.cache.write import MismatchError, prepare_chunk
-from stoker.columns import Columns, Converter, Packable, num_rows, plan_spec, spec_of
+from stoker.columns import Columns, Converter, Packable, as_table, plan_spec
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.fragments import Fragment
 from stoker.errors import (
@@ -36,8 +36,6 @@ from stoker.storage.failures import is_of_surroundings
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
-# What a transform may return; anything else is refused, with the way out, when it is converted.
-_MANY = (pa.Table, pa.RecordBatch, Mapping)
 
 
 class Builder:
@@ -171,7 +169,7 @@ class Builder:
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
                     result = self._transformed(self.catalogue.schema.empty_table(), "an empty table")
-                    self._spec = spec_of(result, self._dataset.fields, self._dataset.deduplicate)
+                    self._spec = plan_spec(result, self._dataset.fields, self._dataset.deduplicate)
             return self._spec
 
     def _spec_of_chunk(self, i: int) -> Spec:
@@ -344,23 +342,23 @@ class Builder:
         with noted("converting", fragment), timed(self._on_stage, "convert", self.catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
-                spec = spec_of(columns, self._dataset.fields, self._dataset.deduplicate, where=str(fragment))
+                spec = plan_spec(columns.schema, self._dataset.fields, self._dataset.deduplicate)
         return _Fields(arrays, spec)
 
-    def _transformed(self, table: pa.Table, where: str) -> Columns:
+    def _transformed(self, table: pa.Table, where: str) -> pa.Table:
         if self._dataset.transform is None:
             return table
         with noted("transforming", where), timed(self._on_stage, "transform", self.catalogue.sizes.of(table)):
             columns: Columns = (self._call if self._processes is None else self._processes)(table, where)
         with noted("transforming", where):
-            returned = num_rows(columns, where=where) if isinstance(columns, _MANY) else None
-            if returned is not None and returned != table.num_rows:
+            result = as_table(columns, where=where)
+            if result.num_rows != table.num_rows:
                 raise TransformError(
-                    f"the transform made {returned:,} rows of the {table.num_rows:,} of {where}; it must keep their "
-                    f"number: drop rows with filters=",
+                    f"the transform made {result.num_rows:,} rows of the {table.num_rows:,} of {where}; it must keep "
+                    "their number: drop rows with filters=",
                     fragment=where,
                 )
-        return columns
+        return result
 
     def _call(self, table: pa.Table, where: str) -> Columns:
         """Return what the transform makes of a table, in this thread."""

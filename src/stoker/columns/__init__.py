@@ -2,11 +2,9 @@
 
     kinds     what a type is made of: lists around a leaf, or why not
     plan      which columns each field is made of, what becomes of them, which ones neighbours share (pure)
-    convert   a table to fields as planned, in the narrower form that they are kept in
-    unfold    an Arrow array to NumPy arrays; words and arrays do the leaves
+    convert   a table to fields as planned, in the narrower form that they are kept in; words and arrays do the leaves
     pieces    fields before they are packed: their rows in pieces, a stacked one as its columns
     results   what a transform may return
-    overview  what each column becomes, as rows to print
 
 The answers are in docs/reference/types.md.
 """
@@ -18,10 +16,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from stoker.columns.convert import convert_table, narrowed
-from stoker.columns.overview import ColumnAnswer, plan_table
 from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces, in_pieces, joined
-from stoker.columns.plan import FieldPlan, Share, check_nulls, plan_fields, share_fields, spec_of_plans
-from stoker.columns.results import Columns, as_table, num_rows
+from stoker.columns.plan import ColumnAnswer, FieldPlan, Share, check_nulls, plan_fields, plan_table, share_fields
+from stoker.columns.results import Columns, as_table
 from stoker.fields.spec import Arrays, Field, Spec
 
 # Schemas whose plans are kept.
@@ -36,49 +33,41 @@ __all__ = [
     "Piece",
     "Pieces",
     "Share",
+    "as_table",
     "check_nulls",
     "in_pieces",
     "joined",
-    "num_rows",
     "plan_spec",
     "plan_table",
-    "spec_of",
     "to_arrays",
 ]
 
 
-def plan_spec(schema: pa.Schema, fields: Mapping[str, Field], share: Share | None = None) -> Spec:
-    """Return what a sample of these columns is; nothing is read.
-
-    Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
-
-    Args:
-        schema: The columns.
-        fields: What the user asked for.
-        share: Which fields neighbours share, and by which key; see `share_fields`.
-
-    Raises:
-        FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
-            schema, each with the reason and the way out.
-    """
-    spec = spec_of_plans(plan_fields(schema, fields))
-    return share_fields(spec, share) if share else spec
-
-
-def spec_of(
-    columns: Columns,
+def plan_spec(
+    columns: pa.Schema | Columns,
     fields: Mapping[str, Field],
     share: Share | None = None,
     *,
     where: str = "the transform's result",
 ) -> Spec:
-    """Return what a sample of these arrays is: it depends on their types and shapes alone, not on their values.
+    """Return what a sample of these columns is: it depends on types and shapes alone, and no value is looked at.
+
+    Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
+
+    Args:
+        columns: Their schema, or what a transform returned.
+        fields: What the user asked for.
+        share: Which fields neighbours share, and by which key; see `share_fields`.
+        where: File, row groups and rows, as a text for messages.
 
     Raises:
-        FieldError: As `plan_spec`.
-        FieldMismatchError: Something is no array of rows.
+        FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
+            schema, each with the reason and the way out.
+        FieldMismatchError: Something in a mapping is no array of rows.
     """
-    return plan_spec(as_table(columns, where=where).schema, fields, share)
+    schema = columns if isinstance(columns, pa.Schema) else as_table(columns, where=where).schema
+    spec = Spec(tuple(e for plan in plan_fields(schema, fields) for e in (plan.kept, plan.mask) if e is not None))
+    return share_fields(spec, share) if share else spec
 
 
 def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Arrays:

@@ -1,25 +1,48 @@
-"""A table to the arrays of all its fields, left where they are, in the narrower form that they are kept in."""
+"""A table to the arrays of all its fields, left where they are, in the narrower form that they are kept in.
+
+Views where Arrow's layout allows, never a Python object a row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from stoker._native import ExportedBatch
-from stoker.columns.arrays import ValuePlace, buffer_of, null_error
+from stoker.columns.arrays import (
+    ValuePlace,
+    buffer_of,
+    cast_numbers,
+    decoded,
+    is_held,
+    null_error,
+    numbers_of,
+    split_lists,
+    stored,
+    unscaled_of,
+    validity,
+)
+from stoker.columns.kinds import WORDS, Form, Level, is_bytes
 from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces
 from stoker.columns.plan import ColumnPlan, FieldPlan
-from stoker.columns.unfold import Unfolded, unfold
+from stoker.columns.words import as_binary, codes_of
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError, narrow
 from stoker.fields.spec import Array, Ragged
 
+# What numbers become without a detour.
+_STORED_AS_THEY_ARE = (Form.INTEGER, Form.TIME, Form.FLOAT)
 # Columns for which a batch is exported: 0.2 us each, and some more for the batch, where 3 us each are saved.
 _MANY_COLUMNS = 16
 # Pieces of fewer bytes are joined: one more costs some microseconds, as long as these take to copy.
 _PIECE_BYTES = 64 << 10
+
+Unfolded: TypeAlias = tuple[Array, tuple[Array, ...], Array | None]
+"""Values, offsets of each ragged level, and which rows had a value; see `unfold`."""
 
 
 def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) -> dict[str, Array | Ragged | Pieces]:
@@ -36,7 +59,7 @@ def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) ->
     fields: dict[str, Array | Ragged | Pieces] = {}
     field: Array | Ragged | Pieces
     for plan in plans:
-        if plan.match.is_stacked:
+        if plan.is_stacked:
             field, mask = _stacked(plan, batches, exported, table.num_rows, where)
         else:
             field, mask = _single(plan.columns[0], batches, where)
@@ -65,24 +88,21 @@ def _refuse_nulls(
 
 def _single(column: ColumnPlan, batches: Sequence[pa.RecordBatch], where: str) -> tuple[Array | Ragged | Pieces, Array]:
     """Return a field of one column, and which of its rows had a value."""
-    found: list[Unfolded] = []
-    masks: list[Array] = [np.zeros(0, np.bool_)]
-    start = 0
-    for batch in batches:
-        part = unfold(batch.column(column.name), column, _place(column, where, start))
-        found.append(part)
-        if column.has_mask:
-            masks.append(np.ones(batch.num_rows, np.bool_) if part.valid is None else part.valid)
-        start += batch.num_rows
-    if not found:
-        values = np.zeros((0, *column.shape), column.dtype)
-        found = [Unfolded(values=values, offsets=(np.zeros(1, np.int64),) * column.num_levels)]
-    parts = [
-        part.values if column.num_levels else part.values.reshape(len(part.values), *column.shape) for part in found
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
+    found: list[Unfolded] = [
+        unfold(batch.column(column.name), column, _place(column, where, start))
+        for batch, start in zip(batches, starts, strict=False)
     ]
+    if not found:
+        found = [(np.zeros((0, *column.shape), column.dtype), (np.zeros(1, np.int64),) * column.num_levels, None)]
+    parts = [values if column.num_levels else values.reshape(len(values), *column.shape) for values, _, _ in found]
     joined: Array | Ragged | Pieces = _together(parts)
     for level in reversed(range(column.num_levels)):
-        joined = Ragged(joined, _join_offsets([part.offsets[level] for part in found]))
+        joined = Ragged(joined, _join_offsets([offsets[level] for _, offsets, _ in found]))
+    if not column.has_mask:
+        return joined, np.zeros(0, np.bool_)
+    sizes = [batch.num_rows for batch in batches] or [0]
+    masks = [np.ones(n, np.bool_) if valid is None else valid for (_, _, valid), n in zip(found, sizes, strict=True)]
     return joined, np.concatenate(masks)
 
 
@@ -134,10 +154,10 @@ def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, 
         if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
             arrays.append(buffer_of(array, column.leaf.storage))
             continue
-        found = unfold(array, column, _place(column, where, start))
-        arrays.append(found.values)
-        if plan.mask is not None and found.valid is not None:
-            mask[start : start + batch.num_rows, j] = found.valid
+        values, _, valid = unfold(array, column, _place(column, where, start))
+        arrays.append(values)
+        if plan.mask is not None and valid is not None:
+            mask[start : start + batch.num_rows, j] = valid
     return arrays
 
 
@@ -177,6 +197,138 @@ def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Ar
                 columns=[column],
             ) from None
 
-    if isinstance(field, Pieces) and plan.match.is_stacked and compact.form == "bits":
+    if isinstance(field, Pieces) and plan.is_stacked and compact.form == "bits":
         field = field.whole()  # of several columns a byte
     return field.changed(change, dtype, plan.kept.shape) if isinstance(field, Pieces) else change(field, 0, 0)
+
+
+def unfold(array: pa.Array, column: ColumnPlan, place: ValuePlace, depth: int = 0) -> Unfolded:
+    """Return an array of the column's level `depth` as arrays.
+
+    Returns:
+        Values of shape [rows, ...], or all innermost ones together where there are offsets; offsets, int64 [n + 1] from
+        0, of each ragged level, outermost first; which rows had a value, bool [rows], None where all had.
+
+    Raises:
+        FieldError: A value cannot become what its field asks for, or is null without an answer.
+    """
+    array = stored(array)
+    if depth == len(column.levels):
+        values, valid = _unfold_leaf(array, column, place, depth)
+        return values, (), valid
+    array = decoded(array)
+    level, is_ragged = column.levels[depth], depth < column.num_levels
+    valid = there = validity(array)  # what the mask shows, and which lists really hold values
+    _check_fill(valid, column, place, depth)
+    if is_bytes(array.type):
+        array = as_binary(array)
+        if there is not None and isinstance(column.fill, bytes):
+            array, there = array.fill_null(column.fill), None
+    offsets, child = split_lists(array, there)
+    if level.size is not None and not pa.types.is_fixed_size_list(array.type):
+        lengths = np.diff(offsets)
+        wrong = lengths != level.size if there is None else (lengths != level.size) & there
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise place.error(
+                f"a list of length {lengths[i]}, but shape= asks for {level.size} values",
+                index=i,
+                advice="Leave shape= out to have ragged lists, or pad or cut them in a transform.",
+            )
+    inside = replace(place, row_of=lambda i: place.row_of(int(np.searchsorted(offsets, i, side="right")) - 1))
+    values, inner, _ = unfold(child, column, inside, depth + 1)
+    if is_ragged:
+        return values, (offsets, *inner), valid
+    num_there = len(array) if there is None else int(np.count_nonzero(there))
+    values = _shape_level(values, level, num_there)
+    return values if there is None else _spread(values, there, column), (), valid
+
+
+def _shape_level(values: Array, level: Level, num_rows: int) -> Array:
+    """Return the values of lists of one length with the lists' dimensions in front, [num_rows, ...]."""
+    rest = values.shape[1:]
+    if level.permutation is None or level.physical is None:
+        return values.reshape(num_rows, *level.shape, *rest)
+    as_stored = values.reshape(num_rows, *level.physical, *rest)
+    behind = range(1 + len(level.physical), as_stored.ndim)
+    return np.ascontiguousarray(as_stored.transpose(0, *(axis + 1 for axis in level.permutation), *behind))
+
+
+def _spread(values: Array, there: Array, column: ColumnPlan) -> Array:
+    """Return `values` at the rows that have one, and the fill throughout, or zeros, everywhere else."""
+    spread = np.zeros((len(there), *values.shape[1:]), values.dtype)
+    if isinstance(column.fill, bytes):
+        spread[...] = np.frombuffer(column.fill.ljust(values.shape[-1], b"\0"), values.dtype)
+    elif column.fill:
+        spread[...] = column.fill
+    spread[there] = values
+    return spread
+
+
+def _check_fill(valid: Array | None, column: ColumnPlan, place: ValuePlace, depth: int) -> None:
+    """Raise where nulls have no answer: a fill anywhere, a mask only for whole samples."""
+    if valid is not None and column.fill is None and (depth > 0 or not column.has_mask):
+        raise null_error({column.name: int(np.count_nonzero(~valid))}, where=place.where, inside=depth > 0)
+
+
+def _unfold_leaf(array: pa.Array, column: ColumnPlan, place: ValuePlace, depth: int) -> tuple[Array, Array | None]:
+    """Return innermost values in the dtype planned, nulls filled, [n, *value_shape], and which are there."""
+    leaf = column.leaf
+    if column.codes is not None:
+        values, valid = codes_of(array, leaf, column.codes, dtype=column.dtype, fill=column.fill, place=place)
+        _check_fill(valid, column, place, depth)
+        return values, valid
+    array = decoded(array)
+    valid = validity(array)
+    _check_fill(valid, column, place, depth)
+    if leaf.form in WORDS:
+        if column.value_shape:
+            return _fixed_bytes(array, column, valid, place), valid
+        return buffer_of(array, leaf.storage), valid  # the bytes of strings, which were split into lists above
+    at_null = 0 if column.fill is None or isinstance(column.fill, bytes) else column.fill
+    # In one pass with what is left out, where the column itself has room for it.
+    is_filled = not at_null or (leaf.form in _STORED_AS_THEY_ARE and is_held(at_null, leaf.storage))
+    if leaf.form is Form.DECIMAL and column.dtype.kind in "iu":
+        values = unscaled_of(array, leaf, valid, place)
+    else:
+        values = numbers_of(array, leaf, valid, place, at_null=at_null if is_filled else 0)
+    # Where the columns of a stacked field are packed, they are widened as well.
+    if not column.casts_late or not is_filled:
+        values = cast_numbers(values, column.dtype, place)
+    if valid is not None and not is_filled:
+        values = np.where(valid, values, values.dtype.type(at_null))
+    return values, valid
+
+
+def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place: ValuePlace) -> Array:
+    """Return each value's bytes with zeros behind, uint8 [n, num_bytes]."""
+    (num_bytes,) = column.value_shape
+    octet = np.dtype(np.uint8)
+    fill = column.fill if isinstance(column.fill, bytes) else b""
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        values = buffer_of(array, octet, width=width).reshape(len(array), width)
+        if valid is None and width == num_bytes:
+            return values
+        out = np.zeros((len(array), num_bytes), octet)
+        out[:, :width] = values
+        if valid is not None:
+            out[~valid] = np.frombuffer(fill.ljust(num_bytes, b"\0"), octet)
+        return out
+    array = as_binary(array)
+    offsets, child = split_lists(array if valid is None else array.fill_null(fill), None)
+    lengths = np.diff(offsets)
+    if lengths.size and int(lengths.max()) > num_bytes:
+        i = int(np.argmax(lengths > num_bytes))
+        raise place.error(
+            f"a value of {lengths[i]} bytes, more than num_bytes={num_bytes}",
+            index=i,
+            advice="Give more bytes, cut such values in a transform, or use hash_buckets=.",
+        )
+    data = buffer_of(child, octet)
+    if len(data) == len(array) * num_bytes:
+        return data.reshape(len(array), num_bytes)
+    out = np.zeros((len(array), num_bytes), octet)
+    # The bytes lie in the order in which the places below are visited: row after row, first byte first.
+    out[np.arange(num_bytes) < lengths[:, None]] = data
+    return out

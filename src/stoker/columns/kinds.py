@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.arrow import dtype_of, is_list, plain_type
+from stoker.arrow import dtype_of, is_list, parts_of, plain_type
+from stoker.words import some_of
 
 DType = np.dtype[Any]
 
@@ -112,17 +113,14 @@ def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
 
 def _unencoded(kind: pa.DataType) -> pa.DataType:
     """Return the type without what is only encoding: dictionaries, views, and extensions we need not know."""
-    while True:
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        elif isinstance(kind, pa.BaseExtensionType) and not (
-            isinstance(kind, pa.FixedShapeTensorType) or _is_bool8(kind)
-        ):
-            kind = kind.storage_type
+    while not (isinstance(kind, pa.FixedShapeTensorType) or _is_bool8(kind)):
+        if pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+            (kind,) = parts_of(kind)
         elif (plain := plain_type(kind)).equals(kind):
-            return kind
+            break
         else:
             kind = plain
+    return kind
 
 
 def _is_bool8(kind: pa.DataType) -> bool:
@@ -173,10 +171,10 @@ def _unit_of(kind: pa.DataType) -> str:
 def _why_not(kind: pa.DataType) -> str:
     types = pa.types
     if types.is_struct(kind):
-        leaves = ", ".join(json.dumps(kind.field(i).name) for i in range(min(kind.num_fields, 3))) or "none"
+        leaves = some_of([json.dumps(kind.field(i).name) for i in range(kind.num_fields)], 3) or "none"
         return (
-            f"a struct is several columns in one (its fields: {leaves}{', ...' if kind.num_fields > 3 else ''}); name "
-            "single leaves by their dotted name in columns="
+            f"a struct is several columns in one (its fields: {leaves}); name single leaves by their dotted name in "
+            "columns="
         )
     if types.is_map(kind):
         return "a map has no order and no fixed keys: one column a key would have"

@@ -4,16 +4,18 @@ match_fields     which columns each field is made of
 plan_column      how one column becomes numbers
 try_plan_fields  both, and stacks
 share_fields     which fields neighbours share
+plan_table       what each column becomes, as rows to print, where a refusal is an answer too
 """
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ import pyarrow as pa
 from stoker.arguments import near
 from stoker.columns.arrays import exact_bits, integer_fits, null_error
 from stoker.columns.kinds import WORDS, DType, Form, Level, Refused, ValueKind, kind_of
-from stoker.columns.words import Buckets, Codes, Fill, FixedBytes, Way, code_of_fill
+from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
 from stoker.fields.compact import plan_compact
 from stoker.fields.spec import Entry, Field, Spec, run_name
@@ -31,10 +33,10 @@ from stoker.words import some_of
 _WHOLE = (Form.INTEGER, Form.TIME)
 # What embeddings take without a cast; a field that wants narrower codes says so.
 _CODES = np.dtype(np.int64)
+_OFFSET_BYTES = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Match:
+class Match(NamedTuple):
     """A field and its columns.
 
     Attributes:
@@ -50,6 +52,14 @@ class Match:
     is_stacked: bool
 
 
+class Problem(NamedTuple):
+    """A column or field that cannot be had: where it stands in the schema, what it is called, and why."""
+
+    place: int
+    columns: tuple[str, ...]
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
     """How one column becomes numbers.
@@ -58,9 +68,9 @@ class ColumnPlan:
         name: Name of the column.
         levels: Levels of lists, outermost first; strings that stay bytes are a level of their own.
         leaf: The innermost values.
-        way: How words become numbers, None where nothing is asked.
+        codes: How values become codes or buckets, None where they do not.
         dtype: What the values become.
-        value_shape: Shape of one innermost value: `()` but for binary of one length.
+        value_shape: Shape of one innermost value: `()` but for bytes of one length.
         shape: Shape of one sample, or of one value where the column is ragged.
         fill: Number that stands for null, or bytes where words stay words; None makes a null an error.
         has_mask: Whether null samples may become zeros because a mask shows them.
@@ -71,7 +81,7 @@ class ColumnPlan:
     name: str
     levels: tuple[Level, ...]
     leaf: ValueKind
-    way: Way | None
+    codes: Codes | None
     dtype: DType
     value_shape: tuple[int, ...]
     shape: tuple[int, ...]
@@ -88,12 +98,12 @@ class ColumnPlan:
     @property
     def is_coded(self) -> bool:
         """Whether it has words, without lists around them, each of which becomes a number."""
-        return isinstance(self.way, Codes | Buckets) and self.leaf.form is Form.BYTES and not self.levels
+        return self.codes is not None and self.leaf.form is Form.BYTES and not self.levels
 
     @cached_property
     def stored_type(self) -> pa.DataType | None:
         """The type in Arrow of which values are taken as they are stored; None where more is to be done."""
-        is_plain = self.way is None and not self.levels and self.leaf.form in (Form.INTEGER, Form.FLOAT)
+        is_plain = self.codes is None and not self.levels and self.leaf.form in (Form.INTEGER, Form.FLOAT)
         if not is_plain or not (self.casts_late or self.leaf.storage == self.dtype):
             return None
         return pa.from_numpy_dtype(self.leaf.storage)
@@ -104,30 +114,24 @@ class FieldPlan:
     """How one field is made of its columns.
 
     Attributes:
-        match: The field, and the names of its columns.
         columns: How each becomes numbers.
-        entry: What it gives.
-        mask: What its mask gives, where it has one.
-        kept: How its own entry is kept.
+        is_stacked: Whether they are stacked, even a single one.
+        kept: What they give, as it is kept.
+        mask: What the field's mask gives, where it has one.
         alike: Numbers of its columns in the schema, where it stacks several that are taken as they are stored, all in
             one type. Shape [C].
     """
 
-    match: Match
     columns: tuple[ColumnPlan, ...]
-    entry: Entry
-    mask: Entry | None
+    is_stacked: bool
     kept: Entry
+    mask: Entry | None
     alike: npt.NDArray[np.int64] | None = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A column or field that cannot be had: where it stands in the schema, what it is called, and why."""
-
-    place: int
-    columns: tuple[str, ...]
-    text: str
+    @cached_property
+    def entry(self) -> Entry:
+        """What the columns give, as it is delivered."""
+        return self.kept.delivered
 
 
 def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPlan]:
@@ -154,20 +158,21 @@ def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[lis
     matches, problems = match_fields(names, fields)
     plans: list[FieldPlan] = []
     for match in matches:
-        columns, wrong = _plan_columns(match, schema, numbers)
-        problems += wrong
-        if not wrong:
+        columns: list[ColumnPlan] = []
+        known: dict[pa.DataType, ColumnPlan] = {}  # of thousands of columns, most are of one type
+        for name in match.columns:
+            kind = schema.field(numbers[name]).type
+            try:
+                known[kind] = replace(known[kind], name=name) if kind in known else _plan_column(name, kind, match)
+                columns.append(known[kind])
+            except Refused as why:
+                problems.append(Problem(numbers[name], (name,), f"column {name!r} ({kind}): {why}"))
+        if len(columns) == len(match.columns):
             try:
                 plans.append(_plan_field(match, columns, schema, numbers))
             except Refused as why:
-                place = numbers[match.columns[0]]
-                problems.append(Problem(place=place, columns=match.columns, text=f"field {match.name!r}: {why}"))
+                problems.append(Problem(numbers[match.columns[0]], match.columns, f"field {match.name!r}: {why}"))
     return plans, sorted(problems, key=lambda problem: problem.place)
-
-
-def spec_of_plans(plans: Sequence[FieldPlan]) -> Spec:
-    """Return the spec that the plans give."""
-    return Spec(tuple(entry for plan in plans for entry in (plan.kept, plan.mask) if entry is not None))
 
 
 def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[list[Match], list[Problem]]:
@@ -177,57 +182,55 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
     """
     place: dict[str, int] = {}
     problems: list[Problem] = []
-
-    def wrong(at: int, columns: Sequence[str], text: str) -> None:
-        problems.append(Problem(place=at, columns=tuple(columns), text=text))
-
     for i, name in enumerate(names):
         if place.setdefault(name, i) != i:
-            wrong(i, [name], f"column {name!r}: the schema has two columns of this name; rename one")
+            text = f"column {name!r}: the schema has two columns of this name; rename one"
+            problems.append(Problem(i, (name,), text))
     matches: list[Match] = []
     owner: dict[str, str] = {}
     for behind, (name, field) in enumerate(fields.items(), len(names)):
-        patterns = [name] if field.columns is None else field.columns
-        patterns = [patterns] if isinstance(patterns, str) else patterns
+        patterns = name if field.columns is None else field.columns
         columns: dict[str, None] = {}
-        for pattern in patterns:
-            # A column may be called "a[0]": a name that is there is a name, whatever signs are in it.
-            found = [pattern] if pattern in place else [n for n in place if fnmatch.fnmatchcase(n, pattern)]
-            if not found:
-                wrong(behind, [pattern], _nothing_named(name, pattern, field, names))
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            found = _named(pattern, place)
             columns.update(dict.fromkeys(found))
+            if not found:
+                problems.append(Problem(behind, (pattern,), _nothing_named(name, pattern, field, names)))
         for column in list(columns):
             other = owner.setdefault(column, name)
             if other != name:
-                text = f"both field {other!r} and field {name!r} use it; give it to one of them"
-                wrong(place[column], [column], f"column {column!r}: {text}")
+                text = f"column {column!r}: both field {other!r} and field {name!r} use it; give it to one of them"
+                problems.append(Problem(place[column], (column,), text))
                 del columns[column]
-        is_name = field.columns is None or (isinstance(field.columns, str) and not _is_pattern(field.columns, place))
         if columns:
-            matches.append(Match(name=name, field=field, columns=tuple(columns), is_stacked=not is_name))
-    plain = [Match(name=name, field=Field(), columns=(name,), is_stacked=False) for name in place if name not in owner]
-    taken = {match.name: match for match in matches}
-    for match in plain:
-        if match.name in taken:
-            made_of = ", ".join(map(repr, taken[match.name].columns[:3]))
-            text = f"field {match.name!r} is made of {made_of}, but this column comes under the same name"
-            end = "name the field otherwise or leave the column out"
-            wrong(place[match.name], [match.name], f"column {match.name!r}: {text}; {end}")
-    matches = sorted(matches + plain, key=lambda match: min(place[column] for column in match.columns))
+            is_name = isinstance(patterns, str) and (patterns in place or not any(sign in patterns for sign in "*?["))
+            matches.append(Match(name, field, tuple(columns), not is_name and field.columns is not None))
+    made_of = {match.name: match.columns for match in matches}
+    for name in place:
+        if name in owner:
+            continue
+        matches.append(Match(name, Field(), (name,), False))
+        if name in made_of:
+            text = f"field {name!r} is made of {', '.join(map(repr, made_of[name][:3]))}, but this column comes under"
+            end = "the same name; name the field otherwise or leave the column out"
+            problems.append(Problem(place[name], (name,), f"column {name!r}: {text} {end}"))
+    matches.sort(key=lambda match: min(place[column] for column in match.columns))
+    taken = {match.name for match in matches}
     for match in matches:
         mask = _mask_name(match.name)
-        if match.field.mask and any(other.name == mask for other in matches):
+        if match.field.mask and mask in taken:
             text = f"its mask would be called {mask!r}, but there is a field of this name; name one of them otherwise"
-            wrong(place[match.columns[0]], match.columns, f"field {match.name!r}: {text}")
+            problems.append(Problem(place[match.columns[0]], match.columns, f"field {match.name!r}: {text}"))
     return matches, problems
+
+
+def _named(pattern: str, names: Collection[str]) -> list[str]:
+    """Return what a name or a pattern names. A column may be called "a[0]": a name that is there is a name."""
+    return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def _mask_name(name: str) -> str:
     return f"{name}_mask"
-
-
-def _is_pattern(name: str, place: Mapping[str, int]) -> bool:
-    return name not in place and any(sign in name for sign in "*?[")
 
 
 def _nothing_named(name: str, pattern: str, field: Field, names: Sequence[str]) -> str:
@@ -239,48 +242,29 @@ def _nothing_named(name: str, pattern: str, field: Field, names: Sequence[str]) 
     return f"{subject} names no column; there are {some_of(list(map(repr, names)), 8) or 'none'}"
 
 
-def _plan_columns(
-    match: Match, schema: pa.Schema, numbers: Mapping[str, int]
-) -> tuple[list[ColumnPlan], list[Problem]]:
-    plans: list[ColumnPlan] = []
-    problems: list[Problem] = []
-    known: dict[pa.DataType, ColumnPlan] = {}  # of thousands of columns, most are of one type
-    for name in match.columns:
-        kind = schema.field(numbers[name]).type
-        try:
-            plan = known[kind] = replace(known[kind], name=name) if kind in known else _plan_column(name, kind, match)
-        except Refused as why:
-            text = f"column {name!r} ({kind}): {why}"
-            problems.append(Problem(place=numbers[name], columns=(name,), text=text))
-        else:
-            plans.append(plan)
-    return plans, problems
-
-
 def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema, numbers: Mapping[str, int]) -> FieldPlan:
     shape, unit, alike = plans[0].shape, plans[0].unit, None
     if match.is_stacked:
-        plans, shape, unit = _stack(match, plans)
+        plans, shape, unit = _stack(match.field, plans)
         stored = {plan.stored_type for plan in plans} | {schema.field(numbers[plan.name]).type for plan in plans}
         if len(stored) == 1:
             alike = np.array([numbers[plan.name] for plan in plans], np.int64)
-    entry = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
-    kept, mask = entry, None
+    kept = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
     if match.field.storage_dtype is not None:
-        found = plan_compact(match.field.storage_dtype, entry.dtype, entry.shape)
+        found = plan_compact(match.field.storage_dtype, kept.dtype, kept.shape)
         if isinstance(found, str):
             raise Refused(f"storage_dtype: {found}")
         dtype, kept_shape, compact = found
-        kept = replace(entry, dtype=dtype, shape=kept_shape, compact=compact)
+        kept = replace(kept, dtype=dtype, shape=kept_shape, compact=compact)
+    mask = None
     if match.field.mask:
         mask_shape = shape if match.is_stacked else ()
         mask = Entry(name=_mask_name(match.name), dtype=np.dtype(np.bool_), shape=mask_shape)
-    return FieldPlan(match=match, columns=tuple(plans), entry=entry, mask=mask, kept=kept, alike=alike)
+    return FieldPlan(columns=tuple(plans), is_stacked=match.is_stacked, kept=kept, mask=mask, alike=alike)
 
 
-def _stack(match: Match, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan], tuple[int, ...], str | None]:
+def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan], tuple[int, ...], str | None]:
     """Return the columns of a stacked field in one dtype, its shape and unit."""
-    field = match.field
     for plan in plans:
         if plan.num_levels or plan.shape:
             what = "lists" if plan.num_levels else f"arrays of shape {list(plan.shape)}"
@@ -304,9 +288,8 @@ def _stack(match: Match, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     if not all(_holds_exactly(dtype, one) for one in dtypes):
         names = ", ".join(sorted(one.name for one in dtypes))
         raise Refused(f"its columns have the dtypes {names}, which no dtype holds exactly; say which one you want")
-    plans = [replace(plan, dtype=dtype) for plan in plans]
-    late = [replace(plan, casts_late=_may_cast_late(plan)) for plan in plans]
-    return late, shape, units[0] if len(units) == 1 else None
+    plans = [replace(plan, dtype=dtype, casts_late=_may_cast_late(plan, dtype)) for plan in plans]
+    return plans, shape, units[0] if len(units) == 1 else None
 
 
 def _holds_exactly(dtype: DType, source: DType) -> bool:
@@ -315,48 +298,48 @@ def _holds_exactly(dtype: DType, source: DType) -> bool:
     return bool(np.can_cast(source, dtype, "safe"))
 
 
-def _may_cast_late(plan: ColumnPlan) -> bool:
+def _may_cast_late(plan: ColumnPlan, target: DType) -> bool:
     """Whether packing may widen the column: an integer that eight bytes hold exactly, which needs no check."""
-    source, target = plan.leaf.storage, plan.dtype
-    is_integer = source.kind in "iu" and target.kind in "iu" and plan.way is None and plan.leaf.form is not Form.DECIMAL
+    source = plan.leaf.storage
+    is_integer = source.kind in "iu" and target.kind in "iu" and plan.codes is None
+    is_integer = is_integer and plan.leaf.form is not Form.DECIMAL
     return is_integer and target.itemsize == 8 and bool(np.can_cast(source, target, "safe"))
 
 
 def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
     field = match.field
     levels, leaf = kind_of(kind)
-    way = _way_of(field, leaf)
+    codes = _codes_of(field, leaf)
     value_shape: tuple[int, ...] = ()
-    if isinstance(way, FixedBytes):
-        value_shape = (way.num_bytes,)
-    elif way is None and leaf.form is Form.FIXED_BYTES:
-        value_shape = (leaf.width,)
-    elif way is None and leaf.form is Form.BYTES:
-        levels = (*levels, Level(size=None))
-    is_sized = field.shape is not None and not match.is_stacked
-    if is_sized and field.shape is not None:
-        levels = _size_levels(levels, value_shape, field.shape)
+    if codes is None and leaf.form in WORDS:
+        if field.num_bytes is not None or leaf.form is Form.FIXED_BYTES:
+            value_shape = (field.num_bytes or leaf.width,)
+        else:
+            levels = (*levels, Level(size=None))
+    sized = None if match.is_stacked else field.shape
+    if sized is not None:
+        levels = _size_levels(levels, value_shape, sized)
     num_levels = _num_ragged(levels)
     if num_levels > 2:
-        deeper = "; vocabulary=, hash_buckets= or num_bytes= would make one number of each string"
+        is_text = leaf.form is Form.BYTES and codes is None and not value_shape
+        deeper = "; vocabulary=, hash_buckets= or num_bytes= would make one number of each string" if is_text else ""
         raise Refused(
-            f"lists of lists of lists are more levels than the two a ragged field can have"
-            f"{deeper if leaf.form is Form.BYTES and way is None else ''}; leave it out (columns= without it), or "
-            f"flatten it in a transform"
+            f"lists of lists of lists are more levels than the two a ragged field can have{deeper}; leave it out "
+            "(columns= without it), or flatten it in a transform"
         )
     if any(level.permutation is not None for level in levels[:num_levels]):
         raise Refused("a permuted tensor cannot be ragged; reorder it in a transform")
     shape = sum((level.shape for level in levels[num_levels:]), ()) + value_shape
-    dtype, unit = _dtype_of(field, leaf, way)
+    dtype, unit = _dtype_of(field, leaf, codes)
     return ColumnPlan(
         name=name,
         levels=levels,
         leaf=leaf,
-        way=way,
+        codes=codes,
         dtype=dtype,
         value_shape=value_shape,
-        shape=field.shape if is_sized and field.shape is not None else shape,
-        fill=None if field.fill is None else _fill_of(field.fill, leaf, way, dtype, levels),
+        shape=shape if sized is None else sized,
+        fill=None if field.fill is None else _fill_of(field.fill, leaf, codes, dtype, value_shape, levels),
         has_mask=field.mask,
         unit=unit,
     )
@@ -366,24 +349,29 @@ def _num_ragged(levels: Sequence[Level]) -> int:
     return max((i + 1 for i, level in enumerate(levels) if level.size is None), default=0)
 
 
-def _way_of(field: Field, leaf: ValueKind) -> Way | None:
-    """Return how words become numbers as a field asks for it."""
+def _codes_of(field: Field, leaf: ValueKind) -> Codes | None:
+    """Return how values become codes where a field asks for it.
+
+    Raises:
+        Refused: It asks for what such values cannot become.
+    """
     form, dtype = leaf.form, None if field.dtype is None else np.dtype(field.dtype)
     if field.vocabulary is not None or field.hash_buckets is not None:
         option = "hash_buckets" if field.vocabulary is None else "vocabulary"
         if form not in WORDS + _WHOLE:
             raise Refused(f"{option}= is for strings and integers, and these are {form.value}; use a dtype")
-    if field.vocabulary is not None:
-        wanted: type = str if form in WORDS else Integral  # NumPy's integers are no int
-        odd = [word for word in field.vocabulary if not isinstance(word, wanted) or isinstance(word, bool)]
-        if odd:
-            asked = "strings" if wanted is str else "integers"
-            raise Refused(f"its vocabulary holds {odd[0]!r}, but the column holds {form.value}; give {asked}")
-        _check_codes([len(field.vocabulary) - 1, 0 if field.unknown is None else field.unknown], dtype)
-        return Codes(words=field.vocabulary, unknown=field.unknown)
-    if field.hash_buckets is not None:
-        _check_codes([field.hash_buckets - 1], dtype)
-        return Buckets(num_buckets=field.hash_buckets)
+        codes = [(field.hash_buckets or 0) - 1]
+        if field.vocabulary is not None:
+            wanted: type = str if form in WORDS else Integral  # NumPy's integers are no int
+            odd = [word for word in field.vocabulary if not isinstance(word, wanted) or isinstance(word, bool)]
+            if odd:
+                asked = "strings" if wanted is str else "integers"
+                raise Refused(f"its vocabulary holds {odd[0]!r}, but the column holds {form.value}; give {asked}")
+            codes = [len(field.vocabulary) - 1, field.unknown or 0]
+        for code in codes:
+            if not integer_fits(code, dtype or _CODES):
+                raise Refused(f"the code {code} does not fit {(dtype or _CODES).name}; use a wider dtype")
+        return Codes(words=field.vocabulary, unknown=field.unknown, num_buckets=field.hash_buckets)
     if field.num_bytes is not None and form not in WORDS:
         raise Refused(f"num_bytes= is for strings and binary, and these are {form.value}; use a dtype")
     if field.num_bytes is not None and form is Form.FIXED_BYTES and leaf.width > field.num_bytes:
@@ -395,69 +383,60 @@ def _way_of(field: Field, leaf: ValueKind) -> Way | None:
         )
     if form is Form.DECIMAL and dtype is not None and dtype.kind == "b":
         raise Refused("decimals cannot become bool; compare them in a transform")
-    return None if field.num_bytes is None else FixedBytes(num_bytes=field.num_bytes)
-
-
-def _check_codes(codes: Sequence[int], dtype: DType | None) -> None:
-    for code in codes:
-        if not integer_fits(code, dtype or _CODES):
-            raise Refused(f"the code {code} does not fit {(dtype or _CODES).name}; use a wider dtype")
+    return None
 
 
 def _size_levels(levels: tuple[Level, ...], value_shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[Level, ...]:
     """Return the levels with the length that `shape=` gives them."""
-    varying = [i for i, level in enumerate(levels) if level.size is None]
-    ask = f"shape={wanted}"
-    inner = sum((level.shape for level in levels), ()) + value_shape  # varying levels add nothing
-    num_wanted, num_inner = int(np.prod(wanted, dtype=np.int64)), int(np.prod(inner, dtype=np.int64))
-    if not varying:
+    full = tuple(k for level in levels for k in ((None,) if level.size is None else level.shape)) + value_shape
+    inner = tuple(k for k in full if k is not None)
+    num_wanted, num_inner = (int(np.prod(shape, dtype=np.int64)) for shape in (wanted, inner))
+    sizes = [want for have, want in zip(full, wanted, strict=False) if have is None]
+    if len(full) == len(inner):
         if num_wanted != num_inner:
-            raise Refused(f"{ask} does not hold the {num_inner} values of shape {inner}")
-        return levels
-    if len(varying) == 1:
+            raise Refused(f"shape={wanted} does not hold the {num_inner} values of shape {inner}")
+    elif len(full) == len(inner) + 1:
         size, rest = divmod(num_wanted, num_inner) if num_inner else (wanted[0] if wanted else 0, 0)
         if rest or not wanted:
-            raise Refused(f"{ask} is no whole number of values of shape {inner}")
-        return tuple(replace(level, size=size) if i in varying else level for i, level in enumerate(levels))
-    full = sum(((None,) if level.size is None else level.shape for level in levels), ()) + value_shape
-    if len(full) != len(wanted) or any(have not in (None, want) for have, want in zip(full, wanted, strict=True)):
+            raise Refused(f"shape={wanted} is no whole number of values of shape {inner}")
+        sizes = [size]
+    elif len(full) != len(wanted) or any(have not in (None, want) for have, want in zip(full, wanted, strict=True)):
         text = ", ".join("*" if k is None else str(k) for k in full)
-        raise Refused(f"{ask} does not fit lists of lists of shape [{text}]; give every dimension")
-    sizes = iter(wanted)
-    sized: list[Level] = []
-    for level in levels:
-        taken = [next(sizes) for _ in (level.shape or (0,))]
-        sized.append(replace(level, size=taken[0]) if level.size is None else level)
-    return tuple(sized)
+        raise Refused(f"shape={wanted} does not fit lists of lists of shape [{text}]; give every dimension")
+    given = iter(sizes)
+    return tuple(replace(level, size=next(given)) if level.size is None else level for level in levels)
 
 
-def _dtype_of(field: Field, leaf: ValueKind, way: Way | None) -> tuple[DType, str | None]:
+def _dtype_of(field: Field, leaf: ValueKind, codes: Codes | None) -> tuple[DType, str | None]:
     """Return what the values become and what one step of the number means."""
-    if isinstance(way, Codes | Buckets):
+    if codes is not None:
         return (_CODES if field.dtype is None else np.dtype(field.dtype)), None
-    if isinstance(way, FixedBytes):
-        return np.dtype(np.uint8), None
     dtype = leaf.dtype if field.dtype is None else np.dtype(field.dtype)
     if leaf.form is Form.DECIMAL and dtype.kind in "iu" and leaf.scale != 0:
         return dtype, f"1e{-leaf.scale}"
     return dtype, leaf.unit
 
 
-def _fill_of(fill: float | str, leaf: ValueKind, way: Way | None, dtype: DType, levels: Sequence[Level]) -> Fill:
+def _fill_of(
+    fill: float | str,
+    leaf: ValueKind,
+    codes: Codes | None,
+    dtype: DType,
+    value_shape: tuple[int, ...],
+    levels: Sequence[Level],
+) -> Fill:
     """Return what stands for null among the values delivered."""
-    if isinstance(way, Codes | Buckets):
-        code = code_of_fill(fill, leaf, way)
-        return _fill_number(fill, dtype) if code is None else code
-    if leaf.form not in WORDS:
+    code = None if codes is None else code_of_fill(fill, leaf, codes)
+    if code is not None:
+        return code
+    if codes is not None or leaf.form not in WORDS:
         return _fill_number(fill, dtype)
     if not isinstance(fill, str):
         raise Refused(f"fill={fill!r} must be a string here; fill='' stands for no bytes")
     word = fill.encode()
-    if leaf.form is Form.FIXED_BYTES or isinstance(way, FixedBytes):
-        room = way.num_bytes if isinstance(way, FixedBytes) else leaf.width
-        if len(word) > room:
-            raise Refused(f"fill={fill!r} has {len(word)} bytes, more than {room}")
-    elif levels[-1].size not in (None, len(word)):
+    if value_shape and len(word) > value_shape[0]:
+        raise Refused(f"fill={fill!r} has {len(word)} bytes, more than {value_shape[0]}")
+    if not value_shape and levels[-1].size not in (None, len(word)):
         raise Refused(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1].size}")
     return word
 
@@ -524,7 +503,7 @@ def share_fields(spec: Spec, share: Share) -> Spec:
             about = "the name under which chunks keep the run of a sample; call it otherwise"
             raise refused(run, f"the field {run!r} has {about}")
         for pattern in (key, *patterns):
-            found = [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+            found = _named(pattern, names)
             if not found:
                 raise refused(pattern, f"{pattern!r} names no field{_near(pattern, names)}")
             for name in found:
@@ -537,3 +516,70 @@ def share_fields(spec: Spec, share: Share) -> Spec:
 
 def _near(name: str, names: Sequence[str]) -> str:
     return f" ({near(name, names) or 'there are ' + some_of(names, 8)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnAnswer:
+    """What becomes of one column.
+
+    Attributes:
+        column: Its name.
+        arrow_type: Its Arrow type, as Arrow writes it.
+        field: Key in a batch, None where the column is refused.
+        becomes: The array as a text ("float32 [40]"), None where the column is refused.
+        sample_bytes: Bytes this column adds to a sample, None where lists differ in length and nobody said how long
+            they are on average.
+        is_exact: Whether every sample takes exactly so many bytes.
+        problem: Why it is refused and what to do, else None.
+    """
+
+    column: str
+    arrow_type: str
+    field: str | None = None
+    becomes: str | None = None
+    sample_bytes: float | None = None
+    is_exact: bool = False
+    problem: str | None = None
+
+
+def plan_table(
+    schema: pa.Schema, fields: Mapping[str, Field], *, values_per_sample: Mapping[str, float] | None = None
+) -> list[ColumnAnswer]:
+    """Return what becomes of each column, in the order of the schema; refused columns say why.
+
+    Args:
+        schema: The columns.
+        fields: What the user asked for.
+        values_per_sample: Mean number of innermost values in a sample by column, where the footers know: for ragged
+            columns `sample_bytes` is an estimate from it. Bytes count as values where strings stay strings.
+    """
+    plans, problems = try_plan_fields(schema, fields)
+    by_column = {column.name: plan for plan in plans for column in plan.columns}
+    answers: list[ColumnAnswer] = []
+    for field in schema:
+        name, kind = field.name, str(field.type)
+        found = [problem.text for problem in problems if name in problem.columns]
+        if name not in by_column or found:
+            answers.append(ColumnAnswer(column=name, arrow_type=kind, problem="; ".join(found)))
+            continue
+        plan = by_column[name]
+        answers.append(
+            ColumnAnswer(
+                column=name,
+                arrow_type=kind,
+                field=plan.entry.name,
+                becomes=str(plan.kept).removeprefix(f"{plan.kept.name}: "),
+                sample_bytes=_sample_bytes(plan, (values_per_sample or {}).get(name)),
+                is_exact=not plan.entry.is_ragged,
+            )
+        )
+    others = [problem for problem in problems if not set(problem.columns) & set(schema.names)]
+    return answers + [ColumnAnswer(column=p.columns[0], arrow_type="", problem=p.text) for p in others]
+
+
+def _sample_bytes(plan: FieldPlan, mean: float | None) -> float | None:
+    """Return the bytes one of the field's columns adds to a sample, its share of the mask included."""
+    entry, mask = plan.kept, 0 if plan.mask is None else 1
+    if not entry.is_ragged:
+        return entry.value_bytes // (len(plan.columns) if plan.is_stacked else 1) + mask
+    return None if mean is None else _OFFSET_BYTES + mean * entry.value_bytes + mask

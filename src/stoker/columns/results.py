@@ -31,26 +31,13 @@ def as_table(columns: Columns, *, where: str) -> pa.Table:
     if not isinstance(columns, Mapping):
         about = f"the transform returned {_kind(columns)}; return a mapping of names to arrays or a table ({where})"
         raise FieldMismatchError(about, fragment=where)
-    num_rows(columns, where=where)
-    arrays = [_as_arrow(name, values, where) for name, values in columns.items()]
-    return pa.Table.from_arrays(arrays, names=list(columns))
-
-
-def num_rows(columns: Columns, *, where: str = "the transform's result") -> int:
-    """Return how many samples the columns hold.
-
-    Raises:
-        FieldMismatchError: They differ in length, or one has no leading dimension.
-    """
-    if isinstance(columns, pa.Table | pa.RecordBatch):
-        return int(columns.num_rows)
     lengths = {name: _num_rows(name, values, where) for name, values in columns.items()}
     if not lengths:
         raise FieldMismatchError(f"the transform returned no arrays ({where})", fragment=where)
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name!r} has {n:,}" for name, n in lengths.items())
         raise FieldMismatchError(f"the arrays differ in their number of rows: {text} ({where})", fragment=where)
-    return next(iter(lengths.values()))
+    return pa.Table.from_arrays([_as_arrow(*item, where) for item in columns.items()], names=list(columns))
 
 
 def _kind(value: object) -> str:

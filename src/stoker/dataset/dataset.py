@@ -28,7 +28,7 @@ from stoker.host.machine import num_cores
 from stoker.metrics.stages import OnStage, ignore_stage, timed
 from stoker.parquet.footers import Footers
 from stoker.storage.retry import RetryingStorage, Wait
-from stoker.storage.storage import UNKNOWN, Storage, VersionReader, version_reader
+from stoker.storage.storage import NO_VERSION, Storage, VersionReader, version_reader
 from stoker.storage.stores import store_of
 from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of
@@ -248,7 +248,7 @@ class _Opening:
     def _footers(self, table: LakeTable | None, *, refresh: bool = False) -> Footers:
         path = None
         if self._folder is not None:
-            path = self._folder / f"footers-{fingerprint('footers', self._names())}.arrow"
+            path = self._folder / f"footers-{fingerprint('footers', self._names())}.bin"
         naming = None if table is None else (table.schema, table.by_id)
         return Footers(self._storage, path=path, table=naming, refresh=refresh)
 
@@ -256,7 +256,7 @@ class _Opening:
         return None if self._folder is None else kept_survey(self._survey_path(self._dataset.table))
 
     def _keep(self, catalogue: Catalogue, footers: Footers) -> None:
-        if untold := [info.url for info in catalogue.files if info.version == UNKNOWN]:
+        if untold := [info.url for info in catalogue.files if info.version == NO_VERSION]:
             _log.warning(
                 "the store of %s tells neither version nor time of its files (%s): that one was replaced by another of "
                 "the same size shows only in its footer, when it is opened with refresh=True",

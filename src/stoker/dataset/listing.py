@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from stoker.dataset.logs import check_no_log
 from stoker.errors import SourceError, SourceMissingError
-from stoker.parquet.other_formats import way_out
+from stoker.parquet.footers import way_out
 from stoker.storage.storage import DANGLING, ObjectInfo, Storage
 from stoker.storage.urls import GLOB, Location, name_bytes, scheme_of
 from stoker.words import count_text

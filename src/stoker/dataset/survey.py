@@ -25,7 +25,7 @@ from stoker.dataset.listing import Listed, partition_fields, partition_value
 from stoker.dataset.tables.table import LakeTable, check_layout, check_values
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
-from stoker.parquet.decoded import row_group_bytes
+from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, choose_columns, flat_fields
 from stoker.parquet.unify import unify

@@ -133,19 +133,11 @@ class Field:
 
     def to_json(self) -> dict[str, object]:
         """Return everything that decides the field's values, for fingerprints."""
-        return {
-            "dtype": self.dtype,
-            "columns": self.columns,  # "x" renames to [N], ["x"] stacks to [N, 1]
-            "shape": self.shape,
-            "vocabulary": self.vocabulary,
-            "unknown": self.unknown,
-            "hash_buckets": self.hash_buckets,
-            "num_bytes": self.num_bytes,
-            "fill": self.fill if self.fill is None else repr(self.fill),
-            "mask": self.mask,
-            # Left out where it is not asked for: chunks from before there was such a thing stay what they are.
-            **({} if self.storage_dtype is None else {"storage_dtype": repr(self.storage_dtype)}),
-        }
+        found = {one.name: getattr(self, one.name) for one in fields(self)}  # columns="x" renames, ["x"] stacks
+        found["fill"] = None if self.fill is None else repr(self.fill)
+        storage_dtype = found.pop("storage_dtype")
+        # Left out where it is not asked for: chunks from before there was such a thing stay what they are.
+        return found if storage_dtype is None else {**found, "storage_dtype": repr(storage_dtype)}
 
 
 def _checked_vocabulary(vocabulary: Any) -> tuple[str | int, ...]:

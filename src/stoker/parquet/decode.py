@@ -8,7 +8,9 @@
 Whole row groups are one part. A huge one is read from its beginning to its end, and its parts are not made side by
 side: pages are as large as they are, and would be read several times.
 
-Checksums of pages are verified where a writer left them: without, pyarrow gives wrong values without a word.
+Checksums of pages are verified where a writer left them: without, pyarrow gives wrong values without a word. What a
+page claims to become is held against what is stored of it, and strings that may take all memory are counted by their
+dictionary before they are made.
 """
 
 from __future__ import annotations
@@ -26,10 +28,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stoker._native import read_page_sizes
-from stoker.errors import SourceError
-from stoker.parquet.instants import check_instants, int96_paths
-from stoker.parquet.pages import MOST_DECODED_BYTES, Leaf, NativeColumns, known_leaves
+from stoker._native import PageHeader, longest_string, read_page_header, sum_of_deltas
+from stoker.arrow import around, parts_in, parts_of, plain_array
+from stoker.errors import FieldError, SourceError
+from stoker.parquet.pages import (
+    BYTES,
+    MOST_DECODED_BYTES,
+    Leaf,
+    NativeColumns,
+    check_string_bytes,
+    known_leaves,
+    refuse_string_bytes,
+)
+from stoker.parquet.schema import flatten
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
 
@@ -40,12 +51,24 @@ if TYPE_CHECKING:
 _STREAM_BUFFER_BYTES = 1 << 18
 # A page header has some 20 to 60 bytes; with statistics of strings, as many as these have.
 _HEADER_BYTES = (128, 1 << 16)
+# Numbers of the format: a type, codecs, kinds of pages, and encodings: of strings by what they share with the one
+# before, of places in a dictionary, and all with which pyarrow reads strings as a dictionary, those of levels too.
+_INT96 = 3
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+_DATA, _DICTIONARY = 0, 2
+_DELTA_STRINGS = 7
+_BY_DICTIONARY = {2, 8}
+_AS_DICTIONARY = {0, 3, 4, *_BY_DICTIONARY}
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
+_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below the first argument, in any threads, and returns when all is done."""
+
+_Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array]], list[pa.Table]]"
+"""The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
 
 
 def one_by_one(num: int, work: Callable[[int], None]) -> None:
@@ -93,7 +116,8 @@ class RowGroups:
         layout = self.footer.layout
         with self._decoding():
             shares = [_Share(self, leaves) for leaves in self._shares()]
-        in_seconds: Iterator[pa.Table] | None = None
+        int96 = [leaf for leaf in self.spans[0] if layout.physical_types[leaf] == _INT96]
+        in_seconds = self.by_arrow(int96, in_seconds=True) if int96 else None
         for num_rows in self.part_rows:
             found: list[_Rows | None] = [None] * len(shares)
 
@@ -104,13 +128,10 @@ class RowGroups:
             share_out(len(shares), read)
             with self._decoding():
                 table = _table([rows for rows in found if rows is not None], layout.schema, is_coded=bool(self.coded))
-                check_num_rows(table.num_rows, num_rows)
+                _check_num_rows(table.num_rows, num_rows)
             del found, read
-            if in_seconds is None:
-                int96 = int96_paths(layout, [path for share in shares for path in share.paths_by_arrow])
-                in_seconds = self.by_arrow(int96, in_seconds=True) if int96 else iter(())
-            for seconds in itertools.islice(in_seconds, 1):
-                check_instants(table, seconds, where=self.where)
+            if in_seconds is not None:
+                _check_instants(table, next(in_seconds), where=self.where)
             yield table
             del table
 
@@ -123,41 +144,17 @@ class RowGroups:
         if len(self.part_rows) == 1:
             return [list(spans)]
         paths = self.footer.layout.paths
-        share_bytes = sum(stop - start for start, stop in spans.values()) / _MOST_SHARES
-        shares: list[list[int]] = []
-        have = share_bytes
-        for _, same in itertools.groupby(spans, key=lambda leaf: paths[leaf].partition(".")[0]):
-            if have >= share_bytes:
-                shares.append([])
-                have = 0
-            column = list(same)
-            shares[-1] += column
-            have += sum(spans[leaf].stop - spans[leaf].start for leaf in column)
-        return shares
+        columns = [[*same] for _, same in itertools.groupby(spans, key=lambda leaf: paths[leaf].partition(".")[0])]
+        ends = np.cumsum([sum(spans[leaf].stop - spans[leaf].start for leaf in column) for column in columns])
+        shares: list[list[int]] = [[] for _ in range(_MOST_SHARES)]
+        for column, end in zip(columns, ends.tolist(), strict=True):
+            shares[max(0, end * _MOST_SHARES - 1) // max(1, int(ends[-1]))] += column
+        return [share for share in shares if share]
 
-    def by_native(self, leaves: Collection[int]) -> list[NativeColumns]:
-        """Return what decodes those of some leaves that the native decoder knows, for each row group."""
-        numbers, is_whole = self.footer.numbers, len(self.part_rows) == 1
-        # Once for all row groups: their columns are put together by these very objects.
-        known = known_leaves(self.footer.layout)
-        return [
-            NativeColumns(
-                self.ranges,
-                known,
-                numbers,
-                group,
-                {leaf: spans[leaf] for leaf in leaves},
-                coded=self.coded,
-                most_bytes=self.most_bytes,
-                is_whole=is_whole,
-            )
-            for group, spans in zip(self.numbers, self.spans, strict=True)
-        ]
-
-    def by_arrow(self, paths: Sequence[str], *, in_seconds: bool = False) -> Iterator[pa.Table]:
-        """Yield the parts of some columns as pyarrow decodes them; INT96 timestamps in seconds where they are to be."""
-        checked = partial(decoding, self.url, where=self.where, look_closer=lambda: self._first_failure(paths))
-        pieces = self._pieces(paths, self.numbers, in_seconds=in_seconds)
+    def by_arrow(self, leaves: Sequence[int], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+        """Yield the parts of some leaf columns as pyarrow decodes them; INT96 in seconds where it is to be."""
+        checked = partial(decoding, self.url, where=self.where, look_closer=lambda: self._first_failure(leaves))
+        pieces = self._pieces(leaves, self.numbers, in_seconds=in_seconds)
         have: list[pa.Table] = []
         for p, num_rows in enumerate(self.part_rows):
             is_last = p == len(self.part_rows) - 1  # before it is handed out, all is checked: nobody asks for more
@@ -176,99 +173,139 @@ class RowGroups:
             yield part
             del part
 
-    def _pieces(self, paths: Sequence[str], groups: Sequence[int], *, in_seconds: bool = False) -> Iterator[pa.Table]:
+    def _pieces(self, leaves: Sequence[int], groups: Sequence[int], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         """Yield columns as they come: each row group as a whole, or some rows at a time.
 
         Raises behind the last where they have other rows than their footer says, and where lists hold more: pyarrow
         stops behind those that it expects, and says nothing.
         """
-        self._check_page_sizes(paths, groups)
+        layout, chunks = self.footer.layout, self.footer.numbers.chunks
+        leaves = sorted(leaves)  # as their columns come
+        coded = [leaf for leaf in leaves if sum(self._may_fill_memory(leaf, group) for group in groups)]
         is_whole = len(self.part_rows) == 1
         beginning = self.ranges.beginning
         file = pq.ParquetFile(
             pa.PythonFile(RangesFile(self.ranges), mode="r") if beginning is None else pa.BufferReader(beginning),
             metadata=self.footer.metadata,
+            read_dictionary=[layout.paths[leaf] for leaf in coded],
             pre_buffer=False,  # the bytes are here, or come through windows
             buffer_size=0 if is_whole else _STREAM_BUFFER_BYTES,
             page_checksum_verification=True,
             coerce_int96_timestamp_unit="s" if in_seconds else None,
         )
-        columns = list(paths)
+        # Leaves by their numbers: a column "a.list.element" and the values of lists "a" have the same path.
+        options = {"column_indices": leaves, "use_threads": False}
         if is_whole:
             # One by one: a dictionary inside of a struct or a list is another one in each, which pyarrow cannot nest.
-            pieces = (file.read_row_group(group, columns=columns, use_threads=False) for group in groups)
+            pieces = (file.reader.read_row_group(group, **options) for group in groups)
         else:
-            batches = file.iter_batches(
-                max(self.part_rows), row_groups=list(groups), columns=columns, use_threads=False
-            )
+            batches = file.reader.iter_batches(max(self.part_rows), row_groups=list(groups), **options)
             pieces = (pa.Table.from_batches([batch]) for batch in batches)
-        num_rows, entries, names = 0, np.zeros(1, np.int64), list[str]()
+        num_rows, entries = 0, np.zeros(len(leaves), np.int64)
         for piece in pieces:
             piece.validate()
             num_rows += piece.num_rows
-            entries, names = entries + _num_entries(piece), piece.column_names
-            yield piece
-        numbers, leaves = self.footer.numbers, self._leaves_of(names, paths)
-        check_num_rows(num_rows, int(numbers.groups["num_rows"][list(groups)].sum()))
-        promised = numbers.chunks["num_values"][list(groups)][:, leaves].sum(axis=0)
-        for i in np.flatnonzero(entries != promised).tolist() if names else ():
+            entries += [n for column in piece.columns for n in _num_entries(column)]
+            yield self._without_dictionaries(piece) if coded else piece
+        _check_num_rows(num_rows, int(self.footer.numbers.groups["num_rows"][list(groups)].sum()))
+        promised = chunks["num_values"][list(groups)][:, leaves].sum(axis=0)
+        for i in np.flatnonzero(entries != promised).tolist():
             raise ValueError(
-                f"its rows hold {entries[i]:,} values and empty lists of column "
-                f"{self.footer.layout.paths[leaves[i]]}, its footer promises {promised[i]:,}"
+                f"its rows hold {entries[i]:,} values and empty lists of column {layout.paths[leaves[i]]}, "
+                f"its footer promises {promised[i]:,}"
             )
 
-    def _leaves_of(self, columns: Sequence[str], paths: Sequence[str]) -> list[int]:
-        """Return the leaves of some columns that pyarrow took by their paths, in the order of the columns.
+    def _may_fill_memory(self, leaf: int, group: int) -> bool:
+        """Return whether the strings of a column chunk may take more memory than they may, by what is in a dictionary.
 
-        Paths alone do not tell: a column "a.list.element" and the values of lists "a" have the same.
+        Raises where a page claims far more than what is stored of it, and where strings that share their beginnings
+        take too much: pyarrow takes the memory before it looks. Where a stream goes through a column once, ahead of its
+        reader, no page is looked at.
         """
-        layout, wanted = self.footer.layout, set(paths)
+        layout, chunk = self.footer.layout, self.footer.numbers.chunks[group, leaf]
+        path = layout.paths[leaf]
+        is_text = bool(layout.physical_types[leaf] == BYTES and not layout.decoded_widths[leaf])  # and no decimals
+        if not self.ranges.may_jump:
+            known = {number for number in range(62) if int(chunk["encodings"]) >> number & 1}
+            most = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"])
+            return is_text and most > self.most_bytes and bool(known & _BY_DICTIONARY) and known <= _AS_DICTIONARY
+        longest = num_values = num_shared = 0
+        is_codable = is_text
+        at, stop = self.spans[list(self.numbers).index(group)][leaf]
+        while at < stop:
+            found = (read_page_header(self._content(at, min(at + num_bytes, stop))) for num_bytes in _HEADER_BYTES)
+            page = next((page for page in found if page is not None), None)
+            if page is None:
+                break  # pyarrow says what is wrong
+            if page.is_inflated:
+                raise ValueError(
+                    f"column {path}: a page of {page.stored_bytes:,} bytes claims to hold {page.plain_bytes:,}, which "
+                    "is not believed; write the file with smaller pages, or leave the column out"
+                )
+            begin, at = at + page.at, at + page.at + max(page.stored_bytes, 0)
+            if page.kind == _DICTIONARY:
+                if is_text and at <= stop:
+                    values = self._values(page, leaf, begin, at, int(chunk["codec"]))
+                    longest = max(longest, page.plain_bytes if values is None else longest_string(values))
+            elif page.encoding in _BY_DICTIONARY:
+                num_values += page.num_entries
+            elif page.encoding not in _AS_DICTIONARY:
+                is_codable = False  # pyarrow does not read such strings as a dictionary
+                if is_text and page.encoding == _DELTA_STRINGS and at <= stop:
+                    values = self._values(page, leaf, begin, at, int(chunk["codec"]))
+                    num_shared = num_shared if len(self.part_rows) == 1 else 0
+                    num_shared += page.plain_bytes if values is None else sum_of_deltas(values)
+                    refuse_string_bytes(path, page.num_entries, num_shared, self.most_bytes)
+        return is_codable and num_values * longest > self.most_bytes
 
-        def is_taken(path: str) -> bool:
-            ends = (end for end, character in enumerate(path + ".") if character == ".")
-            return any(path[:end] in wanted for end in ends)
+    def _values(self, page: PageHeader, leaf: int, start: int, stop: int, codec: int) -> npt.NDArray[np.uint8] | None:
+        """Return what stands behind the levels of a page, decompressed; None where its codec is not known."""
+        content = self._content(start, stop)[max(page.level_bytes, 0) :]
+        if codec != 0 and page.is_packed:
+            if codec not in _CODECS:
+                return None
+            num_bytes = page.plain_bytes - page.level_bytes if len(content) else 0
+            if num_bytes <= 0:
+                return content[:0]
+            content = np.frombuffer(pa.decompress(content, num_bytes, codec=_CODECS[codec]), np.uint8)
+        layout = self.footer.layout
+        for most in (layout.max_repetition_levels[leaf], layout.max_definition_levels[leaf]):
+            if most and page.kind == _DATA:  # levels of pages of the first version, behind their length
+                content = content[4 + int.from_bytes(content[:4], "little") :]
+        return content
 
-        return [leaf for name in columns for leaf in layout.leaves_by_column[name] if is_taken(layout.paths[leaf])]
+    def _content(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.ranges.get(start, stop), np.uint8)
 
-    def _check_page_sizes(self, paths: Sequence[str], groups: Sequence[int]) -> None:
-        """Raise where a page claims far more than what is stored of it: pyarrow takes the memory before it looks.
+    def _without_dictionaries(self, table: pa.Table) -> pa.Table:
+        """Return columns with the strings that dictionaries stand for, where these do not take all memory."""
 
-        Not where a stream goes through a column once, ahead of its reader.
-        """
-        wanted = set(paths) if self.ranges.may_jump else ()
-        leaves = [leaf for leaf, path in enumerate(self.footer.layout.paths) if path in wanted]
-        spans = [spans for group, spans in zip(self.numbers, self.spans, strict=True) if group in groups]
-        for leaf, of_group in itertools.product(leaves, spans):
-            path, (at, stop) = self.footer.layout.paths[leaf], of_group.get(leaf, (0, 0))
-            while at < stop:
-                found = None
-                for num_bytes in _HEADER_BYTES:
-                    content = self.ranges.get(at, min(at + num_bytes, stop))
-                    found = found or read_page_sizes(np.frombuffer(content, np.uint8))
-                if found is None:
-                    break  # pyarrow says what is wrong
-                header_bytes, stored_bytes, plain_bytes, is_inflated = found
-                if is_inflated:
-                    raise ValueError(
-                        f"column {path}: a page of {stored_bytes:,} bytes claims to hold {plain_bytes:,}, which is not "
-                        "believed; write the file with smaller pages, or leave the column out"
-                    )
-                at += max(header_bytes + stored_bytes, 1)
+        def check(array: pa.Array) -> None:
+            if pa.types.is_dictionary(array.type):
+                check_string_bytes(array, name, self.most_bytes)
+            for part in parts_in(array):
+                check(part)
 
-    def _first_failure(self, paths: Sequence[str]) -> SourceError | None:
+        columns = []
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            chunks = [plain_array(chunk) for chunk in column.chunks or [pa.nulls(0, column.type)]]
+            for chunk in chunks:
+                check(chunk)
+            kind = self.footer.layout.schema.field(name).type
+            columns.append(pa.chunked_array([_looked_up(chunk, kind) for chunk in chunks]))
+        return pa.table(columns, names=table.column_names)
+
+    def _first_failure(self, leaves: Sequence[int]) -> SourceError | None:
         """Return the error of the first column chunk that pyarrow cannot decode: of many it does not say which."""
-        for group, path in itertools.product(self.numbers, paths):
+        for group, leaf in itertools.product(self.numbers, leaves):
+            column = self.footer.layout.paths[leaf]
             try:
-                with decoding(self.url, where=f"{self.url} row group {group}: column {path}"):
-                    for _ in self._pieces([path], [group]):
+                with decoding(self.url, where=f"{self.url} row group {group}: column {column}"):
+                    for _ in self._pieces([leaf], [group]):
                         pass
             except SourceError as error:
                 return error
         return None
-
-
-_Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array]], list[pa.Table]]"
-"""The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
 
 
 class _Share:
@@ -279,16 +316,26 @@ class _Share:
     Args:
         groups: Have them.
         leaves: Their leaf columns.
-
-    Attributes:
-        paths_by_arrow: Of the leaf columns that pyarrow decodes.
     """
 
     def __init__(self, groups: RowGroups, leaves: Sequence[int]) -> None:
-        self.paths_by_arrow: list[str] = []
         self._groups = groups
         self._leaves = leaves
-        self._native = groups.by_native(leaves)
+        # Once for all row groups: their columns are put together by these very objects.
+        known = known_leaves(groups.footer.layout)
+        self._native = [
+            NativeColumns(
+                groups.ranges,
+                known,
+                groups.footer.numbers,
+                group,
+                {leaf: spans[leaf] for leaf in leaves},
+                coded=groups.coded,
+                most_bytes=groups.most_bytes,
+                is_whole=len(groups.part_rows) == 1,
+            )
+            for group, spans in zip(groups.numbers, groups.spans, strict=True)
+        ]
         self._arrow: list[Iterator[pa.Table]] = []
         self._num_parts = 0
 
@@ -300,11 +347,9 @@ class _Share:
             native.take(num_rows if is_one else int(rows_of[group]))
             for group, native in zip(self._groups.numbers, self._native, strict=True)
         ]
-        known = {leaf.number for leaf in found[0]}.intersection(*({leaf.number for leaf in rows} for rows in found[1:]))
+        known = set.intersection(*({leaf.number for leaf in rows} for rows in found))
         if lost := [leaf for leaf in self._leaves if leaf not in known]:
-            paths = [self._groups.footer.layout.paths[leaf] for leaf in lost]
-            self._arrow.append(itertools.islice(self._groups.by_arrow(paths), self._num_parts, None))
-            self.paths_by_arrow += paths
+            self._arrow.append(itertools.islice(self._groups.by_arrow(lost), self._num_parts, None))
             self._leaves = [leaf for leaf in self._leaves if leaf in known]
         self._num_parts += 1
         found = [{leaf: array for leaf, array in rows.items() if leaf.number in known} for rows in found]
@@ -316,27 +361,21 @@ def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.
     tables = [table for _, by_arrow in shares for table in by_arrow]
     of_groups = zip(*(native for native, _ in shares), strict=True)
     groups = [{leaf: array for some in of_shares for leaf, array in some.items()} for of_shares in of_groups]
-    if is_coded:
-        _make_alike(groups)
     if not tables and not is_coded:
         # A fifth of what thousands of columns take one by one.
         leaves = tuple(sorted(groups[0], key=lambda leaf: leaf.number))
         kind = _schema_of(leaves)
         batches = [pa.RecordBatch.from_arrays([group[leaf] for leaf in leaves], schema=kind) for group in groups]
         return pa.Table.from_batches(batches, schema=kind)
-    columns = {leaf.name: pa.chunked_array([group[leaf] for group in groups]) for leaf in groups[0]}
+    columns: dict[str, pa.ChunkedArray] = {}
+    for leaf in groups[0]:
+        arrays = [group[leaf] for group in groups]
+        if len({array.type for array in arrays}) > 1:  # not every row group has a dictionary
+            arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
+        columns[leaf.name] = pa.chunked_array(arrays)
     for table in tables:
         columns |= zip(table.column_names, table.columns, strict=True)
     return pa.table({name: columns[name] for name in schema.names if name in columns})
-
-
-def _make_alike(groups: Sequence[dict[Leaf, pa.Array]]) -> None:
-    """Make strings of a dictionary's values, where another row group has no dictionary."""
-    for leaf in groups[0]:
-        if leaf.column.is_binary and len({group[leaf].type for group in groups}) > 1:
-            for group in groups:
-                if pa.types.is_dictionary(group[leaf].type):
-                    group[leaf] = group[leaf].dictionary_decode()
 
 
 @lru_cache(maxsize=64)
@@ -345,32 +384,81 @@ def _schema_of(leaves: tuple[Leaf, ...]) -> pa.Schema:
     return pa.schema([(leaf.name, leaf.type) for leaf in leaves])
 
 
-def check_num_rows(decoded: int, promised: int) -> None:
+def _check_num_rows(decoded: int, promised: int) -> None:
     """Raise where a file holds other rows than its footer says: inside of `decoding`, which says where."""
     if decoded != promised:
         raise ValueError(f"it holds {decoded:,} rows, its footer promises {promised:,}")
 
 
-def _num_entries(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Return how many entries the pages of each leaf column have: values, nulls and empty lists."""
-    return np.array([n for column in rows.columns for n in _entries_of(column)], np.int64)
-
-
-def _entries_of(array: pa.Array | pa.ChunkedArray) -> list[int]:
+def _num_entries(array: pa.Array | pa.ChunkedArray) -> list[int]:
+    """Return how many entries the pages of each leaf of a column have: values, nulls and empty lists."""
     kind = array.type
     if not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType):
         return [len(array)]
     if isinstance(array, pa.ChunkedArray):
         chunks = array.chunks or [pa.array([], kind)]
-        return [sum(some) for some in zip(*(_entries_of(chunk) for chunk in chunks), strict=True)]
-    if isinstance(kind, pa.BaseExtensionType):
-        return _entries_of(array.storage)
-    if pa.types.is_struct(kind):
-        return [n for i in range(kind.num_fields) for n in _entries_of(array.field(i))]
+        return [sum(some) for some in zip(*map(_num_entries, chunks), strict=True)]
+    if isinstance(array, pa.StructArray | pa.ExtensionArray):
+        return [n for part in parts_in(array) for n in _num_entries(part)]
     if isinstance(array, pa.ListArray | pa.LargeListArray):  # maps among them
         borders = np.asarray(array.offsets)
         values, num_empty = array.values[borders[0] : borders[-1]], np.count_nonzero(borders[1:] == borders[:-1])
     else:
         lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
         values, num_empty = array.flatten(), np.count_nonzero(lengths == 0)
-    return [n + int(num_empty) for n in _entries_of(values)]
+    return [n + int(num_empty) for n in _num_entries(values)]
+
+
+def _looked_up(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array with the strings that dictionaries stand for, but for those that its type in the file has."""
+    if pa.types.is_dictionary(array.type):
+        return array if pa.types.is_dictionary(kind) else array.dictionary_decode()
+    is_struct = pa.types.is_struct(kind)  # of which only some members may be there
+    kinds = [kind.field(member.name).type for member in array.type] if is_struct else parts_of(kind)
+    return around(array, [_looked_up(*pair) for pair in zip(parts_in(array), kinds, strict=True)])
+
+
+def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
+    """Raise where timestamps of `table` are not what they are in seconds.
+
+    INT96, the old timestamps of Spark, Hive and Impala, reach further than the nanoseconds that pyarrow makes of them:
+    9999-12-31 comes as 1816-03-29 without a word. In seconds nothing wraps, so such columns are decoded twice.
+
+    Args:
+        table: Rows as they are delivered, structs as structs.
+        seconds: The INT96 columns of the same rows, decoded in seconds.
+        where: The fragment, for errors.
+
+    Raises:
+        FieldError: Columns hold instants that their type cannot say; it names each.
+    """
+    flat = flatten(table.select(seconds.column_names))
+    wrong = []
+    for name, column in zip(flatten(seconds).column_names, flatten(seconds).columns, strict=True):
+        pairs = _instants(flat.column(name).combine_chunks(), column.combine_chunks())
+        if any((found != true).any() for found, true in pairs):
+            wrong.append(name)
+    if wrong:
+        names = "; ".join(f"column {name!r}" for name in wrong)
+        raise FieldError(
+            f"{names}: INT96 timestamps in {where} lie outside of the years 1677 to 2262, which nanoseconds can say. "
+            "Leave such columns out (columns= without them), or write them in microseconds (in Spark: "
+            "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)",
+            columns=wrong,
+        )
+
+
+def _instants(found: pa.Array, true: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield the instants of both in seconds, one pair a leaf of `true`, which may have fewer leaves."""
+    if pa.types.is_struct(true.type):
+        for i in range(true.type.num_fields):
+            yield from _instants(found.field(true.type.field(i).name), true.field(i))
+    elif pa.types.is_timestamp(true.type):
+        yield _seconds(found), _seconds(true)
+    else:  # a list of some kind, or a map, which is a list of structs
+        yield from _instants(found.flatten(), true.flatten())
+
+
+def _seconds(array: pa.Array) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return values // _A_SECOND[array.type.unit]

@@ -5,33 +5,30 @@ A footer is handled as a Parquet file without its data, `PAR1 footer length PAR1
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import logging
 import mmap
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
-from stoker.arrow import array_of, strings_of
 from stoker.errors import SourceError
 from stoker.parquet.footer_numbers import Numbers, read_numbers
 from stoker.parquet.naming import named
-from stoker.parquet.other_formats import way_out
 from stoker.parquet.schema import Layout
 from stoker.storage.failures import decoding
 from stoker.storage.files import open_small, write_aside
 from stoker.storage.storage import ObjectInfo, Storage, read_of, version_reader
-from stoker.storage.urls import name_bytes, name_of
 
 # One read gets the whole footer of nearly every file: footers take about 100 bytes a column and row group.
 TAIL_BYTES = 64 * 1024
@@ -51,21 +48,24 @@ _NUM_PARSED = 32
 # pyarrow takes ten times a footer's bytes to read it. A larger one than this is a small part of a file that was
 # written in earnest: of 10,000 columns in 100 row groups of 100 MB each it has 100 MB, and the file 10 GB.
 _MOST_FOOTER_BYTES, _MOST_FOOTER_SHARE = 24 << 20, 16
-_BATCH_FILES = 1024
+# The file that keeps them has, of so many at a time, a list of files and sizes in JSON, which stands behind its length,
+# and the footers, compressed.
+_BATCH_FILES, _LENGTH_BYTES = 1024, 8
 # One footer takes lz4 2 us and zstd 50 us, most of them to set up, for a quarter of the size.
 _CODEC = "lz4"
 
-_log = logging.getLogger("stoker")
+# Formats that pyarrow reads: the name it has for them, and how their files end.
+_FORMATS = {
+    "csv": (".csv", ".csv.gz", ".csv.bz2"),
+    "json": (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"),
+    "feather": (".arrow", ".feather", ".ipc"),
+    "orc": (".orc",),
+}
 
-_KEPT = pa.schema(
-    [
-        ("url", pa.binary()),
-        ("size_bytes", pa.int64()),
-        ("version", pa.string()),
-        ("footer", pa.large_binary()),
-        ("footer_bytes", pa.int64()),
-    ]
-)
+_Packed: TypeAlias = tuple[pa.Buffer, int, int]
+"""A footer: compressed, how large it is, and the checksum of what it becomes."""
+
+_log = logging.getLogger("stoker")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,15 +176,16 @@ class Footers:
         self._table = table
         self._refresh = refresh
         self._lock = threading.Lock()
-        self._packed: dict[ObjectInfo, tuple[pa.Buffer, int]] = {}  # read, and compressed
+        self._packed: dict[ObjectInfo, _Packed] = {}
         self._packed_bytes = 0
         self._whole: dict[ObjectInfo, bytes] = {}
         self._whole_bytes = 0
-        self._kept: Mapping[ObjectInfo, tuple[pa.Array, int, int]] | None = None
+        self._kept: Mapping[ObjectInfo, _Packed] | None = None
         self._footers: OrderedDict[ObjectInfo, Footer] = OrderedDict()
         self._footer_bytes = 0
         self._most_bytes = _MEMORY_BYTES
         self._parsed: OrderedDict[ObjectInfo, pq.FileMetaData] = OrderedDict()
+        self._layouts_lock = threading.Lock()
         self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
 
     def get(self, info: ObjectInfo) -> Footer:
@@ -249,30 +250,29 @@ class Footers:
 
     def _layout(self, metadata: pq.FileMetaData) -> Layout:
         arrow = (metadata.metadata or {}).get(b"ARROW:schema", b"")
-        for schema, known, layout in tuple(self._layouts):
-            if known == arrow and schema.equals(metadata.schema):
-                return layout
-        layout = Layout.of(metadata)
-        if self._table is not None:
-            schema, by_id = self._table
-            layout = replace(layout, members=named(list(layout.fields), list(schema), by_id=by_id))
-        with self._lock:
-            for schema, known, same in self._layouts:
+        with self._layouts_lock:
+            for schema, known, layout in self._layouts:
                 if known == arrow and schema.equals(metadata.schema):
-                    return same
+                    return layout
+            layout = Layout.of(metadata)
+            if self._table is not None:
+                schema, by_id = self._table
+                layout = replace(layout, members=named(list(layout.fields), list(schema), by_id=by_id))
             self._layouts.append((metadata.schema, arrow, layout))
         return layout
 
     def bytes_of(self, info: ObjectInfo) -> pa.Buffer:
         """Return the footer of one file, unparsed."""
         packed = self._find(info)
-        if packed is not None and 0 < packed[1] <= info.size_bytes:
-            room = np.empty(packed[1], np.uint8)
-            if _is_inflated(packed[0], room):
-                return pa.py_buffer(room)
+        if packed is not None:
+            footer, num_bytes, checksum = packed
+            with contextlib.suppress(OSError, ValueError):
+                plain = pa.decompress(footer, min(max(num_bytes, 0), info.size_bytes), codec=_CODEC)
+                if zlib.crc32(plain) == checksum:
+                    return plain
             _log.warning("the kept footer of %s is damaged: it is read from the source again", info.url)
         buffer = self._read_footer(info)
-        packed = (pa.Codec(_CODEC).compress(buffer), buffer.size)
+        packed = (pa.Codec(_CODEC).compress(buffer), buffer.size, zlib.crc32(buffer))
         with self._lock:
             if self._path is not None or self._packed_bytes + packed[0].size <= _MEMORY_BYTES:
                 self._packed[info] = packed
@@ -299,17 +299,14 @@ class Footers:
             self._whole_bytes -= len(whole or b"")
         return None if whole is None else memoryview(whole)
 
-    def _find(self, info: ObjectInfo) -> tuple[pa.Buffer, int] | None:
-        """Return a footer that was read or kept, compressed, and how large it is."""
+    def _find(self, info: ObjectInfo) -> _Packed | None:
+        """Return a footer that was read or kept."""
         with self._lock:
             if info in self._packed:
                 return self._packed[info]
             if self._kept is None:
                 self._kept = {} if self._path is None or self._refresh else _read_kept(self._path)
-            if info not in self._kept:
-                return None
-            footers, row, num_bytes = self._kept[info]
-        return footers[row].as_buffer(), num_bytes
+            return self._kept.get(info)
 
     def keep(self, infos: Sequence[ObjectInfo]) -> None:
         """Write the footers of `infos` to the kept file, in place of what it held, and free their memory."""
@@ -317,18 +314,14 @@ class Footers:
             return
 
         def write(sink: IO[bytes]) -> None:
-            with ipc.new_file(sink, _KEPT) as writer:
-                for start in range(0, len(infos), _BATCH_FILES):
-                    some = infos[start : start + _BATCH_FILES]
-                    rows = [(info, *packed) for info in some if (packed := self._find(info)) is not None]
-                    columns = [
-                        strings_of([name_bytes(info.url) for info, _, _ in rows], pa.binary()),
-                        array_of(np.array([info.size_bytes for info, _, _ in rows], np.int64)),
-                        strings_of([info.version for info, _, _ in rows], pa.string()),
-                        strings_of([footer.to_pybytes() for _, footer, _ in rows], pa.large_binary()),
-                        array_of(np.array([size for _, _, size in rows], np.int64)),
-                    ]
-                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_KEPT))
+            for start in range(0, len(infos), _BATCH_FILES):
+                some = infos[start : start + _BATCH_FILES]
+                found = [(info, *packed) for info in some if (packed := self._find(info)) is not None]
+                rows = [(info.url, info.size_bytes, info.version, one.size, *rest) for info, one, *rest in found]
+                listed = json.dumps(rows).encode()
+                sink.write(len(listed).to_bytes(_LENGTH_BYTES, "little") + listed)
+                for _, footer, *_ in found:
+                    sink.write(footer)
 
         if write_aside(self._path, write):
             with self._lock:
@@ -338,35 +331,52 @@ class Footers:
                 self._refresh = False
 
 
-def _read_kept(path: Path) -> dict[ObjectInfo, tuple[pa.Array, int, int]]:
-    """Return where each kept footer lies, in arrays that are mapped: another file in their place changes nothing."""
-    found: dict[ObjectInfo, tuple[pa.Array, int, int]] = {}
+def _read_kept(path: Path) -> dict[ObjectInfo, _Packed]:
+    """Return the kept footers, which are mapped: another file in their place changes nothing."""
+    found: dict[ObjectInfo, _Packed] = {}
     try:
-        # Not pyarrow's own map: it takes paths in UTF-8 alone.
         with open_small(path) as kept:
-            file = ipc.open_file(pa.py_buffer(mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)))
-        for b in range(file.num_record_batches):
-            batch = file.get_batch(b)
-            columns = (batch[name].to_pylist() for name in ("url", "size_bytes", "version", "footer_bytes"))
-            for row, (url, size, version, num_bytes) in enumerate(zip(*columns, strict=True)):
-                info = ObjectInfo(url=name_of(url), size_bytes=size, version=version)
-                found[info] = (batch["footer"], row, num_bytes)
+            content = mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)
+        at = 0
+        while at < len(content):
+            begin = at + _LENGTH_BYTES
+            at = begin + int.from_bytes(content[at:begin], "little")
+            for url, size, version, footer_bytes, num_bytes, checksum in json.loads(content[begin:at]):
+                footer = pa.py_buffer(content).slice(at, footer_bytes)
+                info = ObjectInfo(url=str(url), size_bytes=int(size), version=str(version))
+                found[info] = (footer, int(num_bytes), int(checksum))
+                at += footer_bytes
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
         _log.warning("the kept footers in %s cannot be read (%s): they are read from the source again", path, error)
         return {}
     return found
 
 
-def _is_inflated(packed: pa.Buffer, room: npt.NDArray[np.uint8]) -> bool:
-    """Fill `room` with what was compressed; False where that is not exactly as long.
+def way_out(where: str, urls: Iterable[str]) -> str:
+    """Return how files become Parquet, in words, to follow what is wrong; "" where they may be Parquet.
 
-    Not by `pyarrow.Codec.decompress`: it returns memory of the size that it was asked for, however little was written.
+    Args:
+        where: The file or folder that was named.
+        urls: Of the files; what most of them are counts.
     """
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(packed), _CODEC) as stream:
-            # The byte behind the last one is asked for: only what reaches the end sees what is wrong there.
-            return stream.readinto(room) == len(room) and not stream.read(1)
-    except OSError:
-        return False
+    found = Counter(_kind(url.rpartition("/")[2].lower()) for url in urls)
+    kind = found.most_common(1)[0][0] if found else ""
+    if not kind:
+        return ""
+    if kind not in _FORMATS:
+        return f"; Stoker reads Parquet, not {kind}: write it as Parquet once, with pyarrow.parquet.write_table"
+    return (
+        f"; Stoker reads Parquet, not {kind}: convert it once, with `import pyarrow.dataset as ds; "
+        f"ds.write_dataset(ds.dataset({where!r}, format={kind!r}), 'parquet/', format='parquet')`"
+    )
+
+
+def _kind(name: str) -> str:
+    for kind, ends in _FORMATS.items():
+        if name.endswith(ends):
+            return kind
+    end = name.rpartition(".")[2] if "." in name else ""
+    known = ("safetensors", "npy", "npz", "h5", "hdf5", "tfrecord", "tfrecords", "avro", "tar", "mds", "lance", "txt")
+    return end if end in (*known, "tsv", "xlsx", "pkl", "pickle", "pt", "zip", "lmdb", "zarr") else ""

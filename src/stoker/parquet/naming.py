@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from stoker.arrow import around, entries_of, is_list
+from stoker.arrow import around, is_list, parts_in
 
 ID = b"PARQUET:field_id"
 NAMES = b"stoker:names"
@@ -151,11 +151,6 @@ def _renamed(array: pa.Array, inside: tuple[Member, ...] | None) -> pa.Array:
         fields = [pa.field(member.name, one.type) for member, one in zip(here, arrays, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
     if pa.types.is_map(kind):
-        keys, items = (
-            _renamed(part, member.inside) for part, member in zip((array.keys, array.items), inside, strict=True)
-        )
-        return around(array, entries_of(keys, items), pa.map_(keys.type, items.type))
-    child = _renamed(array.values, inside[0].inside)
-    if pa.types.is_fixed_size_list(kind):
-        return around(array, child, pa.list_(child.type, kind.list_size))
-    return around(array, child, (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(child.type))
+        keys_and_items = zip(parts_in(array.values), inside, strict=True)
+        return around(array, [around(array.values, [_renamed(part, one.inside) for part, one in keys_and_items])])
+    return around(array, [_renamed(array.values, inside[0].inside)])

@@ -123,10 +123,11 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
     return Leaf(number=number, name=field.name, type=field.type, value_type=value_type, column=column)
 
 
+@dataclass(eq=False)
 class NativeColumns:
     """Columns of one row group that the native decoder knows, all rows at once or some at a time.
 
-    Args:
+    Attributes:
         ranges: The file.
         known: Leaf columns that the native decoder knows, as `known_leaves` returns them.
         numbers: What the file's footer says of its columns.
@@ -136,38 +137,26 @@ class NativeColumns:
         most_bytes: More than the strings of a column may take once they are looked up in their dictionary.
         is_whole: Whether all rows are taken at once.
         piece_bytes: The least that is read of a column at a time.
+        num_left: Rows that were not taken yet.
     """
 
-    def __init__(
-        self,
-        ranges: Ranges,
-        known: Mapping[int, Leaf],
-        numbers: Numbers,
-        group: int,
-        spans: Mapping[int, ByteRange],
-        *,
-        coded: Collection[str] = (),
-        most_bytes: int = MOST_DECODED_BYTES,
-        is_whole: bool,
-        piece_bytes: int = _PIECE_BYTES,
-    ) -> None:
-        self._ranges = ranges
-        self._piece_bytes = piece_bytes
-        chunks = numbers.chunks[group]
-        num_rows = int(numbers.groups["num_rows"][group])
-        columns = [(known[leaf], span, chunks[leaf]) for leaf, span in spans.items() if leaf in known]
+    ranges: Ranges
+    known: Mapping[int, Leaf]
+    numbers: Numbers
+    group: int
+    spans: Mapping[int, ByteRange]
+    coded: Collection[str] = ()
+    most_bytes: int = MOST_DECODED_BYTES
+    is_whole: bool = True
+    piece_bytes: int = _PIECE_BYTES
+
+    def __post_init__(self) -> None:
+        chunks = self.numbers.chunks[self.group]
+        self.num_left = int(self.numbers.groups["num_rows"][self.group])
         self._columns = [
-            _ColumnChunk(
-                leaf,
-                span,
-                chunk,
-                num_rows,
-                is_coded=leaf.name in coded,
-                is_whole=is_whole,
-                most_decoded_bytes=most_bytes,
-            )
-            for leaf, span, chunk in columns
-            if can_decompress(int(chunk["codec"]))
+            _ColumnChunk(self, self.known[leaf], span, chunks[leaf])
+            for leaf, span in self.spans.items()
+            if leaf in self.known and can_decompress(int(chunks[leaf]["codec"]))
         ]
 
     def take(self, num_rows: int) -> dict[Leaf, pa.Array]:
@@ -181,6 +170,7 @@ class NativeColumns:
         for some in _by_size(self._columns):
             self._decode(some, num_rows)
         found = {column: column.take(num_rows) for column in self._columns if not column.is_given_up}
+        self.num_left -= num_rows
         self._columns = [column for column, array in found.items() if array is not None]
         return {column.leaf: array for column, array in found.items() if array is not None}
 
@@ -190,7 +180,7 @@ class NativeColumns:
             contents = self._read_together(short, num_rows)
             sizes: list[int] = []
             for column, content in zip(short, contents, strict=True):
-                column.read(self._ranges, num_rows, content, self._piece_bytes)
+                column.read(num_rows, content)
                 sizes.append(-1 if column.is_given_up else column.plan(num_rows))
             pairs = [(column, size) for column, size in zip(short, sizes, strict=True) if size >= 0]
             if not pairs:
@@ -204,12 +194,11 @@ class NativeColumns:
     def _read_together(self, columns: Sequence[_ColumnChunk], num_rows: int) -> Iterable[npt.NDArray[np.uint8] | None]:
         """Return column chunks that lie one behind the other by one read; None of each, where they do not."""
         spans = [column.span for column in columns]
-        if len(spans) < 2 or not all(a.stop == b.start for a, b in pairwise(spans)):
+        is_one = len(spans) > 1 and all(a.stop == b.start for a, b in pairwise(spans))
+        if not is_one or not all(column.is_read_as_a_whole(num_rows) for column in columns):
             return [None] * len(columns)
-        if not all(column.is_read_as_a_whole(num_rows, self._piece_bytes) for column in columns):
-            return [None] * len(columns)
-        content = np.frombuffer(self._ranges.get(spans[0].start, spans[-1].stop), np.uint8)
         start = spans[0].start
+        content = np.frombuffer(self.ranges.get(start, spans[-1].stop), np.uint8)
         return [content[span.start - start : span.stop - start] for span in spans]
 
 
@@ -230,53 +219,38 @@ class _ColumnChunk:
     """One column chunk while it is read: its bytes, rows that are decoded, and how many of them were taken.
 
     Args:
+        group: The columns of its row group, and how they are read.
         leaf: What the column is.
         span: Where it lies.
         chunk: What the footer says of it: entries of all pages (values, nulls and empty lists), their codec, and bytes:
             more than any page has before it is compressed; of strings, more than all of them have.
-        num_rows: Rows of the row group.
-        is_coded: Whether strings come as Arrow's dictionary.
-        is_whole: Whether all rows are taken at once.
-        most_decoded_bytes: More than strings may take once they are looked up in their dictionary.
     """
 
-    def __init__(
-        self,
-        leaf: Leaf,
-        span: ByteRange,
-        chunk: np.void,
-        num_rows: int,
-        *,
-        is_coded: bool,
-        is_whole: bool,
-        most_decoded_bytes: int,
-    ) -> None:
+    def __init__(self, group: NativeColumns, leaf: Leaf, span: ByteRange, chunk: np.void) -> None:
         self.leaf = leaf
         self.span = span
         self.most_bytes = int(chunk["uncompressed_bytes"])
         self.is_given_up = False
+        self._group = group
         self._num_values = int(chunk["num_values"])
         self.reader = ColumnReader(
             leaf.column,
             codec=int(chunk["codec"]),
-            num_rows=num_rows,
+            num_rows=group.num_left,
             num_values=self._num_values,
             most_bytes=self.most_bytes,
-            most_page_values=self._num_values if is_whole else _MOST_VALUES,
+            most_page_values=self._num_values if group.is_whole else _MOST_VALUES,
         )
-        self._is_coded = is_coded
-        self._most_decoded_bytes = most_decoded_bytes
-        self._num_left = num_rows
         self._at = span.start
         self._rest = _NOTHING  # read, behind the last page that is there as a whole
         self._ready: list[pa.Array] = []  # of strings, those by the dictionary before those without
         self._num_ready = self._num_taken = 0
         self._dictionary: pa.Array | None = None
 
-    def is_read_as_a_whole(self, num_rows: int, piece_bytes: int) -> bool:
+    def is_read_as_a_whole(self, num_rows: int) -> bool:
         """Whether nothing was read yet, and all of it will be: all rows are wanted, or it is no larger than a piece."""
         start, stop = self.span
-        return self._at == start and (num_rows == self._num_left or stop - start <= piece_bytes)
+        return self._at == start and (num_rows == self._group.num_left or stop - start <= self._group.piece_bytes)
 
     def is_short(self, num_rows: int) -> bool:
         """Whether more must be decoded for so many rows: for the last ones all pages, which may have too many."""
@@ -284,16 +258,16 @@ class _ColumnChunk:
             return False
         have = self._num_ready - self._num_taken
         is_over = self._at == self.span.stop and not self.reader.has_pages
-        return have < num_rows or (num_rows == self._num_left and not is_over)
+        return have < num_rows or (num_rows == self._group.num_left and not is_over)
 
-    def read(self, ranges: Ranges, num_rows: int, content: npt.NDArray[np.uint8] | None, piece_bytes: int) -> None:
+    def read(self, num_rows: int, content: npt.NDArray[np.uint8] | None) -> None:
         """Read until there are pages for so many rows; `content` is the whole column chunk, where it was read."""
-        reader, stop = self.reader, self.span.stop
+        group, reader, stop = self._group, self.reader, self.span.stop
+        share = num_rows / group.num_left if group.num_left else 1.0
         while self._at < stop and not reader.has(self._num_taken, num_rows):
             if content is None:
-                share = num_rows / self._num_left if self._num_left else 1.0
-                most = max(piece_bytes, 2 * len(self._rest), int((stop - self._at) * share))
-                piece = np.frombuffer(ranges.get(self._at, min(self._at + most, stop)), np.uint8)
+                most = max(group.piece_bytes, 2 * len(self._rest), int((stop - self._at) * share))
+                piece = np.frombuffer(group.ranges.get(self._at, min(self._at + most, stop)), np.uint8)
                 content = np.concatenate([self._rest, piece]) if len(self._rest) else piece
                 self._at += len(piece)
             else:
@@ -332,8 +306,7 @@ class _ColumnChunk:
         """Return the next rows, which are there; None where Arrow cannot hold them in one array."""
         first, stop = self._num_taken, self._num_taken + num_rows
         self._num_taken = stop
-        self._num_left -= num_rows
-        if len(self._ready) == 1 and (self._is_coded or not self.leaf.column.is_binary):
+        if len(self._ready) == 1 and (self.leaf.name in self._group.coded or not self.leaf.column.is_binary):
             return self._ready[0] if num_rows == self._num_ready else self._ready[0].slice(first, num_rows)
         parts: list[pa.Array] = []
         at = 0
@@ -375,8 +348,9 @@ class _ColumnChunk:
         if rows.indices and self._dictionary is not None:
             buffers = [valid, memory.slice(rows.values_at, rows.indices * 4)]
             indices = pa.Array.from_buffers(pa.int32(), rows.indices, buffers, num_nulls)
-            self._check_looked_up(self._dictionary, indices)
-            found.append(pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False))
+            words = pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False)
+            check_string_bytes(words, self.leaf.name, self._group.most_bytes)
+            found.append(words)
         elif rows.indices:  # of which each is null
             found.append(pa.nulls(rows.indices, kind))
         if num_plain:
@@ -384,21 +358,25 @@ class _ColumnChunk:
             found.append(pa.Array.from_buffers(kind, num_plain, buffers, num_nulls, offset=rows.indices))
         return found
 
-    def _check_looked_up(self, dictionary: pa.Array, indices: pa.Array) -> None:
-        """Raise where a long word of the dictionary stands for so many rows that they would take all memory.
 
-        How large rows are is estimated by the mean of the dictionary's words, and a file of 3 kB may hold a gigabyte.
-        """
-        lengths = pc.binary_length(dictionary)
-        if len(indices) * (pc.max(lengths).as_py() or 0) <= self._most_decoded_bytes:
-            return
-        num_bytes = pc.sum(lengths.cast(pa.int64()).take(indices)).as_py() or 0
-        if num_bytes > self._most_decoded_bytes:
-            raise ValueError(
-                f"column {self.leaf.name}: {len(indices):,} rows take {num_bytes:,} bytes once decoded, and the file "
-                f"says nothing of it; write it with size statistics or in smaller row groups, raise chunk_size, or "
-                f"leave the column out"
-            )
+def check_string_bytes(array: pa.DictionaryArray, name: str, most_bytes: int) -> None:
+    """Raise where a long word of a dictionary stands for so many rows that they would take all memory.
+
+    How large rows are is estimated by the mean of the dictionary's words, and a file of 3 kB may hold a gigabyte.
+    """
+    lengths = pc.binary_length(array.dictionary)
+    if len(array) * (pc.max(lengths).as_py() or 0) <= most_bytes:
+        return
+    refuse_string_bytes(name, len(array), pc.sum(lengths.cast(pa.int64()).take(array.indices)).as_py() or 0, most_bytes)
+
+
+def refuse_string_bytes(name: str, num_values: int, num_bytes: int, most_bytes: int) -> None:
+    """Raise where strings take more bytes than they may."""
+    if num_bytes > most_bytes:
+        raise ValueError(
+            f"column {name}: {num_values:,} values take {num_bytes:,} bytes once decoded, and the file says nothing of "
+            "it; write it with size statistics or in smaller row groups, raise chunk_size, or leave the column out"
+        )
 
 
 def _valid(memory: pa.Buffer, rows: DecodedRows) -> pa.Buffer | None:

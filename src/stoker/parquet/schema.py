@@ -110,12 +110,6 @@ class Layout:
         return self._by_prefix.get(name, ())
 
     @cached_property
-    def leaves_by_column(self) -> Mapping[str, Sequence[int]]:
-        """The leaves of each column that the file has, whatever their paths look like."""
-        numbers = iter(range(len(self.paths)))
-        return {field.name: [next(numbers) for _ in leaf_types(field.type)] for field in self.schema}
-
-    @cached_property
     def _by_prefix(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = {}
         for i, path in enumerate(self.paths):

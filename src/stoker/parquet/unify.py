@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from stoker.arrow import is_list
+from stoker.arrow import is_list, parts_of, type_around
 from stoker.errors import FieldError
 from stoker.parquet.schema import Layout, flat_fields, plain_schema
 
@@ -74,17 +74,15 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
             known = members.get(field.name, field.type)
             members[field.name] = None if known is None else common_type(known, field.type)
         return None if None in members.values() else pa.struct(list(members.items()))
-    if types.is_map(one) and types.is_map(other):
-        key, item = common_type(one.key_type, other.key_type), common_type(one.item_type, other.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
-    if is_list(one) and is_list(other):
-        value = common_type(one.value_type, other.value_type)
+    if _are_lists(one, other):
+        value = common_type(*parts_of(one), *parts_of(other))
         if value is None:
             return None
+        is_large = types.is_large_list(one) or types.is_large_list(other)
         sizes = {getattr(kind, "list_size", None) for kind in (one, other)}
-        if len(sizes) == 1 and None not in sizes:
-            return pa.list_(value, *sizes)
-        return pa.large_list(value) if types.is_large_list(one) or types.is_large_list(other) else pa.list_(value)
+        if len(sizes) == 1 and not is_large:
+            return type_around(one, [value])
+        return pa.large_list(value) if is_large else pa.list_(value)
     if types.is_decimal(one) or types.is_decimal(other):
         return _common_decimal(one, other)
     if types.is_timestamp(one) and types.is_timestamp(other):
@@ -99,6 +97,11 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return merged.field(0).type
 
 
+def _are_lists(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether both are lists, or both are maps, which are lists of structs."""
+    return (is_list(one) and is_list(other)) or (pa.types.is_map(one) and pa.types.is_map(other))
+
+
 def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether what extension types say of their values is no contradiction, such as UUIDs of 16 bytes and as text."""
     extensions = [kind for kind in (one, other) if isinstance(kind, pa.BaseExtensionType)]
@@ -111,13 +114,9 @@ def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
 
 def _without_encoding(kind: pa.DataType) -> pa.DataType:
     """Return a type without dictionaries and extensions: what differs is read as its plain values."""
-    while True:
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        elif isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        else:
-            return kind
+    while pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+        (kind,) = parts_of(kind)
+    return kind
 
 
 def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -147,10 +146,8 @@ def surely_fits(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if types.is_struct(source) and types.is_struct(target):
         return all(surely_fits(field.type, target.field(field.name).type) for field in source)
-    if types.is_map(source) and types.is_map(target):
-        return surely_fits(source.key_type, target.key_type) and surely_fits(source.item_type, target.item_type)
-    if is_list(source) and is_list(target):
-        return surely_fits(source.value_type, target.value_type)
+    if _are_lists(source, target):
+        return all(map(surely_fits, parts_of(source), parts_of(target)))
     if types.is_integer(source) and types.is_integer(target):
         bits = target.bit_width - (types.is_signed_integer(target) and types.is_unsigned_integer(source))
         return bool(bits >= source.bit_width)

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from stoker.cache.tables import find_begins
-from stoker.columns import spec_of, to_arrays
+from stoker.columns import plan_spec, to_arrays
 from stoker.dataset.catalogue import Catalogue
 from stoker.fields.compact import MisfitError, narrow, plan_compact, widen
 from stoker.fields.offsets import Bools
@@ -49,7 +49,7 @@ def _look_at(catalogue: Catalogue) -> Iterator[tuple[Arrays, Spec, int]]:
         columns = table if dataset.transform is None else dataset.transform(table)
         where = str(catalogue.fragments[i])
         arrays = to_arrays(columns, dataset.fields, where=where)
-        yield arrays, spec_of(columns, dataset.fields, where=where), table.num_rows
+        yield arrays, plan_spec(columns, dataset.fields, where=where), table.num_rows
 
 
 # ---------------------------------------------------------------------- what neighbours share

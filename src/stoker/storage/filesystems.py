@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from stoker.errors import SourceError, SourceMissingError
 from stoker.storage.failures import translated
-from stoker.storage.storage import UNKNOWN, BytesLike, ObjectInfo
+from stoker.storage.storage import NO_VERSION, BytesLike, ObjectInfo
 from stoker.storage.urls import has_scheme
 
 # These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of
@@ -124,7 +124,7 @@ class FsspecStorage:
         return str(self._filesystem._strip_protocol(url))
 
     def _info(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
-        value = next((about[name] for name in self._VERSIONS if about.get(name) not in (None, "")), UNKNOWN)
+        value = next((about[name] for name in self._VERSIONS if about.get(name) not in (None, "")), NO_VERSION)
         # Some file systems give a time as datetime in one call and as seconds in another.
         version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
         if about.get("chksum") is not None or about.get("CRC") is not None:  # 32 bits, or of the header alone

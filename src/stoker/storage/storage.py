@@ -22,7 +22,7 @@ from stoker.errors import SourceChangedError, SourceError
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 # The version of an object whose store tells nothing that changes with it.
-UNKNOWN = "unknown"
+NO_VERSION = "unknown"
 # The size of a link that leads nowhere, in a listing.
 DANGLING = -1
 
@@ -34,8 +34,8 @@ class ObjectInfo:
     Attributes:
         url: Where it is; for a local file its absolute path.
         size_bytes: Its size; `DANGLING` for a link that leads nowhere.
-        version: A text that changes when the object does: its etag, or its times of modification and change; `UNKNOWN`
-            where the store tells nothing of the kind.
+        version: A text that changes when the object does: its etag, or its times of modification and change;
+            `NO_VERSION` where the store tells nothing of the kind.
     """
 
     url: str

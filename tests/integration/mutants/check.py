@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.integration.mutants.files import NUM_ROWS, Sound, make
-from tests.integration.mutants.ways import mutants
+from tests.integration.mutants.ways import damaged, mutants
 from tests.integration.real_files.oracle import delivered, expected, fill_for
 
 import stoker
@@ -19,10 +19,11 @@ def check(task: dict[str, Any]) -> dict[str, Any]:
     """Load one file, and say what came of it: "refused", "delivered", or "failed" with the reason.
 
     Args:
-        task: With "sound", "number" of the mutant, "folder" to write to, and whether it is read in "parts".
+        task: With "sound", "number" of the mutant or "seed" of its damage, "folder" to write to, and whether it is read
+            in "parts".
     """
     sound = Sound(*task["sound"])
-    mutant = mutants(sound)[task["number"]]
+    mutant = damaged(sound, task["seed"]) if "seed" in task else mutants(sound)[task["number"]]
     content = mutant.content()
     path = Path(task["folder"]) / "lies.parquet"
     path.write_bytes(content)

@@ -42,6 +42,11 @@ def columns() -> dict[str, tuple[pa.Array, dict[str, object]]]:
         "int64 by differences": (pa.array(i * 7), plain | {"column_encoding": "DELTA_BINARY_PACKED"}),
         "strings by differences": (words, plain | {"column_encoding": "DELTA_BYTE_ARRAY"}),
         "lists of strings": (pa.array([["a", "bc"][: k % 3] for k in i.tolist()], pa.list_(pa.string())), {}),
+        "strings by lengths": (words, plain | {"column_encoding": "DELTA_LENGTH_BYTE_ARRAY"}),
+        "int32 by streams": (pa.array(nulls, pa.int32()), plain | {"column_encoding": "BYTE_STREAM_SPLIT"}),
+        "lists with nulls": (pa.array([None if k is None else [k, None][: k % 3] for k in nulls]), plain),
+        "lists of one length": (pa.array([[k, k + 1] for k in i.tolist()], pa.list_(pa.int16(), 2)), plain),
+        "lists of lists": (pa.array([[[k], []][: k % 3] for k in i.tolist()], pa.list_(pa.list_(pa.int64()))), {}),
     }
 
 

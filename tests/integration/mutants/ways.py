@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -88,6 +89,24 @@ def mutants(sound: Sound) -> list[Mutant]:
 
             found += [Mutant(where + "twice", True, twice), Mutant(where + "left out", True, without)]
     return found
+
+
+def damaged(sound: Sound, seed: int) -> Mutant:
+    """Return a file of which some bytes of pages are others, by chance: flipped, written over, moved, or left out."""
+    chance = random.Random(f"{sound} {seed}")
+    content = bytearray(make(sound))
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    for _ in range(chance.choice([1, 1, 1, 2, 5])):
+        at, num = chance.randrange(4, end), chance.choice([1, 1, 2, 4, 8])
+        way = chance.randrange(5)
+        if way < 2:
+            content[at] ^= 1 << chance.randrange(8)
+        elif way == 2:
+            content[at] = chance.choice([0, 1, 2, 3, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        else:
+            some = chance.randbytes(num) if way == 3 else content[(start := chance.randrange(4, end)) : start + num]
+            content[at : min(at + num, end)] = some[: end - at]
+    return Mutant(f"damage {seed}", True, lambda: bytes(content))
 
 
 def _changed(content: bytes, change: Callable[[Parts], object]) -> bytes:

@@ -26,7 +26,7 @@ _FLOATS = {"halffloat": ("<e", "float16"), "float": ("<f", "float32"), "double":
 NO_FILL = object()
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
+def stored_type(kind: pa.DataType) -> pa.DataType:
     """Type without dictionaries and extensions."""
     while True:
         if pa.types.is_dictionary(kind):
@@ -74,11 +74,11 @@ def _value(scalar: pa.Scalar) -> Any:
 
 def expected(kind: pa.DataType, values: Sequence[Any], *, fill: Any = NO_FILL) -> list[Any]:
     """Bring values of pyarrow to the common form; a null without a fill stays None, which nothing delivered equals."""
-    return [_expected(plain_type(kind), value, fill) for value in values]
+    return [_expected(stored_type(kind), value, fill) for value in values]
 
 
 def _expected(kind: pa.DataType, value: Any, fill: Any) -> Any:
-    kind = plain_type(kind)
+    kind = stored_type(kind)
     if value is None:
         return None if fill is NO_FILL else _blank(kind, fill)
     if _is_list(kind):
@@ -88,7 +88,7 @@ def _expected(kind: pa.DataType, value: Any, fill: Any) -> Any:
 
 def _blank(kind: pa.DataType, fill: Any) -> Any:
     """What stands for null: `fill`, or where that is None (a mask alone) zero, no bytes, an empty list."""
-    kind = plain_type(kind)
+    kind = stored_type(kind)
     if pa.types.is_fixed_size_list(kind):
         return [_blank(kind.value_type, fill) for _ in range(kind.list_size)]
     if _is_list(kind):
@@ -131,9 +131,9 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def fill_for(kind: pa.DataType) -> float | str:
     """A fill that suits a column of this type."""
-    kind = plain_type(kind)
+    kind = stored_type(kind)
     while _is_list(kind):
-        kind = plain_type(kind.value_type)
+        kind = stored_type(kind.value_type)
     if pa.types.is_fixed_size_binary(kind) or _is_bytes(kind):
         return "?"
     return 1 if pa.types.is_boolean(kind) else 7
@@ -141,7 +141,7 @@ def fill_for(kind: pa.DataType) -> float | str:
 
 def delivered(kind: pa.DataType, array: Any) -> list[Any]:
     """Bring an array of a batch to the common form; it must have the dtype that docs/reference/types.md promises."""
-    kind = plain_type(kind)
+    kind = stored_type(kind)
     if _is_list(kind) or _is_bytes(kind):
         if isinstance(array, Ragged):
             values, offsets = array.values, array.offsets

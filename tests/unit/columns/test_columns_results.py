@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.columns import Converter, num_rows, spec_of, to_arrays
+from stoker.columns import Converter, as_table, plan_spec, to_arrays
 from stoker.errors import FieldMismatchError
 from stoker.fields.spec import Field, Ragged
 
@@ -24,7 +24,7 @@ def test_arrays_come_out_as_they_went_in(dtype, shape):
     out = results({"x": array})["x"]
     np.testing.assert_array_equal(out, array)
     assert (out.dtype, out.shape) == (array.dtype, array.shape)
-    assert str(spec_of({"x": array}, {})["x"]) == f"x: {dtype}" + (
+    assert str(plan_spec({"x": array}, {})["x"]) == f"x: {dtype}" + (
         f"[{', '.join(map(str, shape[1:]))}]" * (len(shape) > 1)
     )
 
@@ -52,7 +52,7 @@ def test_times_of_numpy_have_the_units_of_arrow():
     }
     arrays = results(columns)
     assert [arrays[name].tolist() for name in columns] == [[1577923200], [1577923200 * 10**9], [5400]]
-    assert [entry.unit for entry in spec_of(columns, {})] == ["s since 1970", "ns since 1970", "s"]
+    assert [entry.unit for entry in plan_spec(columns, {})] == ["s since 1970", "ns since 1970", "s"]
 
 
 def test_not_a_time_and_masked_values_are_nulls():
@@ -98,7 +98,7 @@ def test_ragged_arrays_and_arrow_arrays_and_tables_are_taken():
     assert bytes(arrays["c"].values) == b"xy"
     batch = pa.record_batch({"x": pa.array([1, 2])})
     assert results(batch)["x"].tolist() == results(pa.table(batch))["x"].tolist() == [1, 2]
-    assert num_rows(columns) == num_rows(batch) == 2
+    assert as_table(columns, where="").num_rows == as_table(batch, where="").num_rows == 2
 
 
 def test_fields_apply_to_results_as_to_columns():

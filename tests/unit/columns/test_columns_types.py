@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.columns import plan_spec, plan_table, spec_of, to_arrays
+from stoker.columns import plan_spec, plan_table, to_arrays
 from stoker.errors import FieldError
 from stoker.fields.spec import Field, Ragged
 
@@ -248,4 +248,4 @@ def test_a_null_list_of_one_length_is_the_fill_throughout():
 
 def test_a_spec_depends_on_types_alone():
     empty, full = np.array([], object), np.array(["a", None], object)
-    assert spec_of({"x": empty}, {}) == spec_of({"x": full}, {}) == spec_of({"x": np.array(["ab"])}, {})
+    assert plan_spec({"x": empty}, {}) == plan_spec({"x": full}, {}) == plan_spec({"x": np.array(["ab"])}, {})

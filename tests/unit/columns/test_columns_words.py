@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker._native import hash_strings
-from stoker.columns.words import Buckets, number_words
+from stoker.columns.words import Codes
 
 WORDS = st.lists(st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=300)), max_size=30)
 
@@ -29,7 +29,7 @@ def expected(word: bytes, num_buckets: int) -> int:
 @example(words=[bytes(i % 7 for i in range(n)) for n in range(230, 260)], num_buckets=7, first=3, kind=pa.binary())
 def test_bucket_of_each_word_is_its_hash(words: list[bytes | None], num_buckets: int, first: int, kind: pa.DataType):
     array = pa.array(words, kind)[first:]
-    found = number_words(array, Buckets(num_buckets=num_buckets))
+    found = Codes(num_buckets=num_buckets).of(array)
     assert found.dtype == np.int64
     assert len(found) == len(array)
     for word, bucket in zip(array.to_pylist(), found.tolist(), strict=True):
@@ -42,7 +42,7 @@ def test_bucket_of_each_word_is_its_hash(words: list[bytes | None], num_buckets:
 def test_buckets_of_long_words_are_their_hashes(sizes: list[int], seed: int):
     rng = np.random.default_rng(seed)
     words = [rng.bytes(size) for size in sizes]
-    found = number_words(pa.array(words, pa.binary()), Buckets(num_buckets=10**15))
+    found = Codes(num_buckets=10**15).of(pa.array(words, pa.binary()))
     assert found.tolist() == [expected(word, 10**15) for word in words]
 
 

@@ -1,5 +1,7 @@
 """Footers: read once, kept, and found again while others write theirs."""
 
+import random
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -46,7 +48,7 @@ def test_pyarrow_reads_no_footer_again_of_which_our_loops_decode_all(tmp_path, m
 
 def test_kept_footers_are_found_while_another_process_puts_its_own_in_their_place(folder, tmp_path):
     storage, infos = infos_of(folder)
-    path = tmp_path / "footers.arrow"
+    path = tmp_path / "footers.bin"
     first = Footers(storage, path=path)
     for info in infos:
         first.bytes_of(info)
@@ -68,8 +70,25 @@ def test_kept_footers_are_found_while_another_process_puts_its_own_in_their_plac
 
 def test_kept_footers_that_cannot_be_read_are_read_from_the_source(folder, tmp_path, caplog):
     storage, infos = infos_of(folder)
-    path = tmp_path / "footers.arrow"
-    path.write_bytes(b"no Arrow file")
+    path = tmp_path / "footers.bin"
+    path.write_bytes(b"no file of ours")
     found = Footers(storage, path=path)
     assert pq.read_metadata(pa.BufferReader(found.bytes_of(infos[0]))).num_rows == 100
+    assert "cannot be read" in caplog.text
+
+
+def test_kept_footers_of_which_a_bit_is_another_are_what_the_files_say(folder, tmp_path, caplog):
+    storage, infos = infos_of(folder)
+    path = tmp_path / "footers.bin"
+    first = Footers(storage, path=path)
+    expected = [first.bytes_of(info).to_pybytes() for info in infos]
+    first.keep(infos)
+    content, chance = path.read_bytes(), random.Random(0)
+    for k in range(200):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged[: chance.randrange(len(damaged))] if k % 5 == 0 else damaged)
+        found = Footers(storage, path=path)
+        assert [found.bytes_of(info).to_pybytes() for info in infos] == expected
+    assert "is damaged" in caplog.text
     assert "cannot be read" in caplog.text

@@ -232,15 +232,15 @@ def packed_column(unit: Pack, catalogue: Catalogue) -> str:
         FieldError: There is no such field, it is not ragged, or is ragged twice over.
     """
     for plan in plan_fields(catalogue.schema, catalogue.dataset.fields):
-        if plan.match.name != unit.field:
+        if plan.entry.name != unit.field:
             continue
         is_words = plan.columns[0].leaf.form in (Form.BYTES, Form.FIXED_BYTES)
         if plan.entry.num_levels != 1 or (is_words and plan.entry.dtype != np.uint8):
             raise FieldError(
                 f"field {plan.entry} cannot be packed: that needs one list a row of values of one shape",
-                columns=plan.match.columns,
+                columns=[column.name for column in plan.columns],
             )
-        return plan.match.columns[0]
+        return plan.columns[0].name
     raise FieldError(f"there is no field {unit.field!r} to pack", columns=[unit.field])
 
 
