@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../parquet/decode.h"
+#include "../parquet/values.h"
 #include "bindings.h"
 
 namespace stoker {

@@ -117,6 +117,13 @@ class PageHeader:
     def encoding(self) -> int: ...
 
     @property
+    def is_packed(self) -> bool: ...
+
+    @property
+    def level_bytes(self) -> int:
+        """Of levels that stand uncompressed before the values."""
+
+    @property
     def is_inflated(self) -> bool:
         """Whether it claims to become far more than what is stored of it."""
 
@@ -125,8 +132,13 @@ def read_page_header(content: numpy.typing.NDArray[numpy.uint8]) -> PageHeader |
     Return the header of the page at the beginning; None where there is no whole one.
     """
 
-def longest_string(content: numpy.typing.NDArray[numpy.uint8]) -> int: ...
-def sum_of_deltas(content: numpy.typing.NDArray[numpy.uint8]) -> int: ...
+def longest_string(content: numpy.typing.NDArray[numpy.uint8]) -> int:
+    """Return how many bytes the longest string of a dictionary page has."""
+
+def sum_of_deltas(content: numpy.typing.NDArray[numpy.uint8]) -> int:
+    """
+    Return the sum of lengths that are encoded by their differences; -1 where they are none.
+    """
 
 def read_footer(content: numpy.typing.NDArray[numpy.uint8], groups: numpy.typing.NDArray[numpy.int64], chunks: numpy.typing.NDArray[numpy.int64]) -> bool:
     """

@@ -15,6 +15,7 @@ NUM_ROWS = 60
 _MAGIC = b"PAR1"
 # Numbers of fields in parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _METADATA, _CODEC, _NUM_VALUES, _COMPRESSED, _DATA, _DICTIONARY = 4, 1, 3, 4, 5, 7, 9, 11
+_SIZES = 16
 PLAIN_BYTES, STORED_BYTES, CRC, DATA_V2, DEFINITION_BYTES, REPETITION_BYTES = 2, 3, 4, 8, 5, 6
 
 CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4", "lz4_hadoop")
@@ -163,6 +164,14 @@ def as_hadoop(content: bytes) -> bytes:
                 sizes = (value_of(page.header, PLAIN_BYTES) - levels, len(block))
                 page.body = page.body[:levels] + b"".join(size.to_bytes(4, "big") for size in sizes) + block
                 set_value(page.header, len(page.body), STORED_BYTES)
+    return parts.put_together()
+
+
+def without_sizes(content: bytes) -> bytes:
+    """Return a file that does not say how large its strings are once decoded."""
+    parts = take_apart(content)
+    for metadata in _metadata(parts.footer):
+        metadata[:] = [field for field in metadata if field.number != _SIZES]
     return parts.put_together()
 
 
