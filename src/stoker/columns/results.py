@@ -37,7 +37,8 @@ def as_table(columns: Columns, *, where: str) -> pa.Table:
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name!r} has {n:,}" for name, n in lengths.items())
         raise FieldMismatchError(f"the arrays differ in their number of rows: {text} ({where})", fragment=where)
-    return pa.Table.from_arrays([_as_arrow(*item, where) for item in columns.items()], names=list(columns))
+    arrays = [_as_arrow(name, values, where) for name, values in columns.items()]
+    return pa.Table.from_arrays(arrays, names=list(columns))
 
 
 def _kind(value: object) -> str:
