@@ -8,10 +8,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 from stoker.sampling.contents import Contents
+from stoker.sampling.mixture import MixtureOrder
 from stoker.testing import example_table, write_example
 
 sample_table = example_table
 NOTHING = Contents(fingerprint="abc", filter=None, draws=None, num_files=0, num_samples=0, files="")
+
+
+def alone(order) -> MixtureOrder:
+    """Return the order of a data set that stands alone, as a loader has it."""
+    settings = {name: getattr(order, name) for name in ("shuffle", "seed", "window", "lanes")}
+    return MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
 
 
 def arrays_in(field) -> list:

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     with counting("reading footers …") as (_, show):
         known, orders = planned(options, target, unit, show)
     steps = Steps(
-        lane_sizes=orders.first.lane_sizes,
+        lane_sizes=orders.order.lane_sizes,
         global_batch_size=options.batch_size * options.world_size,
         remainder=options.remainder,
     )

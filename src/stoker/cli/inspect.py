@@ -20,7 +20,8 @@ from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
     from stoker.columns import ColumnAnswer
-    from stoker.plan.inspection import Inspection, MixtureInspection, SourceOverview, Spread
+    from stoker.dataset.mixture import Mixture
+    from stoker.plan.inspection import DatasetInspection, Inspection, SourceOverview
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
@@ -63,24 +64,22 @@ stoker inspect train.py:dataset --cache /nvme/stoker""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Inspect and print."""
-    from stoker.dataset.dataset import Dataset
-    from stoker.plan.inspection import inspect, inspect_mixture
+    from stoker.plan.inspection import inspect
 
     target, unit = target_of(options), unit_of(options)
     cache = Path(options.cache).expanduser() if options.cache else None
-    if not isinstance(target, Dataset):
-        if options.deduplicate or options.compact:
-            asked_for = "--deduplicate" if options.deduplicate else "--compact"
-            raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(target.names)} in the module")
-        with counting("reading footers …") as (_, show):
-            mixed = inspect_mixture(target, cache=cache, unit=unit, on_count=show)
-        if options.json:
-            print_json(_mixture_json(mixed))
-        else:
-            _print_mixture(mixed, console)
-        return 1 if mixed.problems else 0
+    asked_for = "--deduplicate" if options.deduplicate else "--compact" if options.compact else ""
+    if asked_for and (names := getattr(target, "names", ())):
+        raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(names)} in the module")
     with counting("reading footers …") as (_, show):
-        found = inspect(target, cache=cache, unit=unit, on_count=show)
+        looked_at = inspect(target, cache=cache, unit=unit, on_count=show)
+    if looked_at.mixture is not None:
+        if options.json:
+            print_json(_mixture_json(looked_at, looked_at.mixture))
+        else:
+            _print_mixture(looked_at, looked_at.mixture, console)
+        return 1 if looked_at.problems else 0
+    (found,) = looked_at.parts.values()
     sharing = narrowing = None
     if not found.problems and (options.deduplicate or options.compact):
         from stoker.plan.savings import find_narrowing, find_sharing
@@ -103,7 +102,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 1 if found.problems else 0
 
 
-def _print_inspection(found: Inspection, console: Console, *, is_part: bool = False) -> None:
+def _print_inspection(found: DatasetInspection, console: Console, *, is_part: bool = False) -> None:
     """Print what is known of a data set, alone or as a part of a mixture."""
     source, catalogue = found.source, found.catalogue
     print_line(console, some_of(catalogue.dataset.sources, 1), "bold")
@@ -135,7 +134,7 @@ def _print_inspection(found: Inspection, console: Console, *, is_part: bool = Fa
         print_facts(console, _sizes(found, is_part=is_part))
 
 
-def _print_problems(found: Inspection | MixtureInspection, console: Console, what: str) -> None:
+def _print_problems(found: DatasetInspection | Inspection, console: Console, what: str) -> None:
     print_line(console, f"A loader would refuse {what}:", "bold red")
     for problem in found.problems:
         print_line(console, f"  {problem}")
@@ -155,7 +154,7 @@ def _group_text(source: SourceOverview) -> str:
     )
 
 
-def _print_columns(found: Inspection, console: Console) -> None:
+def _print_columns(found: DatasetInspection, console: Console) -> None:
     becomes = "becomes" if found.catalogue.dataset.transform is None else "without the transform"
     heads = ["column", "Arrow type", becomes, "bytes", "nulls"]
     rows: list[list[str | Text]] = []
@@ -179,7 +178,7 @@ def _print_columns(found: Inspection, console: Console) -> None:
     console.print(table(*heads, rows=rows, numbers=("bytes", "nulls"), folds=heads[:-2]))
 
 
-def _runs(found: Inspection) -> list[list[ColumnAnswer]]:
+def _runs(found: DatasetInspection) -> list[list[ColumnAnswer]]:
     """Return columns that differ only by a number in their names together, others alone."""
 
     def kind(answer: ColumnAnswer) -> tuple[object, ...]:
@@ -202,7 +201,7 @@ def _becomes(answer: ColumnAnswer, num: int) -> Text:
     return Text.assemble(f"{answer.field}: ", (answer.becomes, "green"))
 
 
-def _print_transform(found: Inspection, console: Console) -> None:
+def _print_transform(found: DatasetInspection, console: Console) -> None:
     if found.spec is None:
         print_line(
             console,
@@ -222,7 +221,7 @@ def _print_transform(found: Inspection, console: Console) -> None:
     console.print()
 
 
-def _sizes(found: Inspection, *, is_part: bool) -> list[tuple[str, str]]:
+def _sizes(found: DatasetInspection, *, is_part: bool) -> list[tuple[str, str]]:
     about, num_chunks, spec = "" if found.is_exact else "about ", len(found.catalogue), found.spec
     sample = size = window = present = ""
     if spec is not None:
@@ -240,9 +239,8 @@ def _sizes(found: Inspection, *, is_part: bool) -> list[tuple[str, str]]:
     return [("a sample", sample), ("on SSD", size), ("default window", window), ("in the cache", present)]
 
 
-def _print_mixture(found: MixtureInspection, console: Console) -> None:
+def _print_mixture(found: Inspection, mixture: Mixture, console: Console) -> None:
     """Print what an epoch has of each data set, and what each of them is."""
-    mixture = found.mixture
     print_line(console, f"a mixture of {count_text(len(mixture.names), 'data set')}", "bold")
     if found.counts is not None:
         total = max(sum(found.counts.values()), 1)
@@ -270,7 +268,7 @@ def _print_mixture(found: MixtureInspection, console: Console) -> None:
         _print_problems(found, console, "this mixture")
 
 
-def _inspection_json(found: Inspection) -> dict[str, object]:
+def _inspection_json(found: DatasetInspection) -> dict[str, object]:
     """Return all of it as JSON can write it."""
     source, dataset = found.source, found.catalogue.dataset
     return {
@@ -281,8 +279,8 @@ def _inspection_json(found: Inspection) -> dict[str, object]:
         "num_rows": source.num_rows,
         "num_samples": found.num_samples,
         "num_row_groups": source.num_row_groups,
-        "rows_a_row_group": _spread(source.rows_a_group),
-        "bytes_a_row_group": _spread(source.bytes_a_group),
+        "rows_a_row_group": dict(zip(("min", "median", "max"), source.rows_a_group, strict=True)),
+        "bytes_a_row_group": dict(zip(("min", "median", "max"), source.bytes_a_group, strict=True)),
         "num_chunks": len(found.catalogue),
         "columns": [asdict(answer) | {"num_nulls": source.nulls.get(answer.column, 0)} for answer in found.columns],
         "spec": None if found.spec is None else found.spec.to_json(),
@@ -297,9 +295,8 @@ def _inspection_json(found: Inspection) -> dict[str, object]:
     }
 
 
-def _mixture_json(found: MixtureInspection) -> dict[str, object]:
+def _mixture_json(found: Inspection, mixture: Mixture) -> dict[str, object]:
     """Return all of it as JSON can write it."""
-    mixture = found.mixture
     weights = mixture.weights
     return {
         "fingerprint": found.fingerprint,
@@ -311,7 +308,3 @@ def _mixture_json(found: MixtureInspection) -> dict[str, object]:
         "problems": list(found.problems),
         "datasets": {name: _inspection_json(part) for name, part in found.parts.items()},
     }
-
-
-def _spread(spread: Spread) -> dict[str, int]:
-    return {"min": spread.minimum, "median": spread.median, "max": spread.maximum}

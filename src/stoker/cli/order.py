@@ -59,16 +59,15 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
-    from stoker.dataset.dataset import dataset_of
     from stoker.plan.labels import label_quality, read_labels
 
     target, unit = target_of(options), unit_of(options)
     with counting("reading footers …") as (status, show):
         known, orders = planned(options, target, unit, show)
-        order = orders.order_in(options.epoch)
+        order = orders.order
         status.update(f"reading column {options.column} …")
-        datasets = {name: dataset_of(one.catalogue) for name, one in known.named.items()}
-        labels = read_labels(datasets, options.column)
+        catalogues = {name: one.catalogue for name, one in known.named.items()}
+        labels = read_labels(catalogues, options.column)
         status.update("measuring …")
         batch_size = options.batch_size * options.world_size
         found = label_quality(

@@ -18,8 +18,7 @@ from stoker.words import bytes_text, count_text, duration_text
 if TYPE_CHECKING:
     from stoker.cache.store import Store
     from stoker.fields.offsets import Int64
-    from stoker.plan.known import Known, KnownSet
-    from stoker.plan.readiness import BuildRate
+    from stoker.plan.known import BuildRate, Known, KnownSet
 
 
 # Chunks that are missing are counted; so many of them are named.
@@ -68,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Look for what is needed, and print what is missing."""
     from stoker.host.machine import num_cores
     from stoker.loader.config import plain_window
-    from stoker.plan.readiness import needed_chunks
+    from stoker.plan.known import needed_chunks
     from stoker.sampling import RankShare, Steps
 
     ranks = _ranks(options.ranks, options.world_size)
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     with counting("reading footers …") as (_, show):
         known, orders = planned(options, target_of(options), unit_of(options), show)
     steps = Steps(
-        lane_sizes=orders.order_in(options.epoch).lane_sizes,
+        lane_sizes=orders.order.lane_sizes_in(options.epoch),
         global_batch_size=options.batch_size * options.world_size,
         remainder=options.remainder,
     )
@@ -189,7 +188,7 @@ def _has(known: KnownSet, store: Store, chunk: int, on_error: str) -> bool:
 
 def _rate(known: KnownSet, store: Store | None, absent: list[int]) -> BuildRate:
     from stoker.host.machine import num_cores
-    from stoker.plan.readiness import measured_rate, noted_rate
+    from stoker.plan.known import measured_rate, noted_rate
 
     present = set(range(len(known.catalogue))).difference(absent)
     noted = None if store is None else noted_rate(known, store, sorted(present))

@@ -7,9 +7,8 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ from stoker.dataset.filters import passes
 from stoker.dataset.rows import Origin, RowReader
 from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey
-from stoker.errors import SourceError
+from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
 from stoker.metrics.stages import OnStage, ignore_stage
@@ -29,7 +28,6 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.storage.each import for_each
 from stoker.storage.failures import decoding
-from stoker.storage.fetch import check_unchanged
 from stoker.storage.storage import ObjectInfo
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
@@ -39,8 +37,7 @@ _KEY_VERSION = 4
 _MAX_KEYS = 1 << 18
 
 
-@dataclass(frozen=True, kw_only=True)
-class CountProgress:
+class CountProgress(NamedTuple):
     """How far a pass over a few columns is.
 
     Attributes:
@@ -66,6 +63,8 @@ class Catalogue(RowReader):
         dataset: What was opened.
         listed: Its files, by URL, and what their paths say of them.
         files: The files alone.
+        file_bytes: Bytes of all files, as they lie in the store.
+        file_of_chunk: Number of the file of each fragment. int64, shape [K].
         schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
             names them elsewhere.
         num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
@@ -86,34 +85,30 @@ class Catalogue(RowReader):
         *,
         kept_together: RunRule | None = None,
     ) -> None:
-        self.dataset = dataset
         super().__init__(known, cut, origin, footers)
+        self.dataset = dataset
         self.num_builders: int | None = None
         self.runs: Runs | None = None
         self.kept_together = kept_together
         self.listed = known.files
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
+        self.file_bytes = sum(info.size_bytes for info in self.files)
+        self.file_of_chunk: Int64 = known.file
         self.schema = cut.columns
         self.num_rows: Int64 = known.num_rows
         self.num_samples: Int64 = known.num_samples
         self.null_counts: Mapping[str, Int64] = known.null_counts
         self._rows = self.want(cut.columns, beside=cut.filter_columns)
+        # Whether the filter asks for what paths say alone: then a file's rows pass all, or none.
+        self._is_by_path = {*cut.filter_columns.names} <= {*cut.partitions.names} and len(cut.filter_columns) > 0
         self._keys: dict[int, str] = {}
-
-    @property
-    def file_bytes(self) -> int:
-        """Bytes of all files, as they lie in the store."""
-        return sum(info.size_bytes for info in self.files)
+        # Where it is some of another catalogue's: these, and how often each was there before.
+        self._sample: tuple[Int64, Int64] | None = None
 
     @property
     def is_remote(self) -> bool:
         """Whether reading waits for a network rather than for a core."""
-        return not self._origin.is_local
-
-    @property
-    def file_of_chunk(self) -> Int64:
-        """Number of the file of each fragment. int64, shape [K]."""
-        return self.survey.file
+        return not self._is_local
 
     def __len__(self) -> int:
         return len(self.fragments)
@@ -132,6 +127,26 @@ class Catalogue(RowReader):
         for made_of_it in ("_recipe", "fingerprint"):
             other.__dict__.pop(made_of_it, None)
         other._keys = {}
+        return other
+
+    def sampled(
+        self, units: Sequence[range], *, num_times: int = 1, is_new: bool = True, num_builders: int | None = None
+    ) -> Catalogue:
+        """Return some of the fragments, several times over: what an epoch of any length is measured on.
+
+        Args:
+            units: Fragments that are read in one go, as `unit` gives them.
+            num_times: How often each is there.
+            is_new: Whether it is another chunk each time, which no cache has.
+            num_builders: Threads that a loader builds with to begin with; None leaves that to it.
+        """
+        once = np.array([i for unit in units for i in unit], np.int64)
+        numbers, again = np.tile(once, num_times), np.repeat(np.arange(num_times) * is_new, len(once))
+        known = self.survey.take(numbers)
+        origin = Origin(self._storage, self._is_local, self._store)
+        other = Catalogue(self.dataset, known, self._cut, origin, self._footers, kept_together=self.kept_together)
+        other._times, other.num_builders, other._sample = self._times, num_builders, (numbers, again)
+        other.file_bytes = self.file_bytes * len(other) // max(1, len(self))
         return other
 
     @cached_property
@@ -161,10 +176,11 @@ class Catalogue(RowReader):
             {
                 "recipe": self._recipe,
                 "chunk_bytes": self.dataset.chunk_bytes,
-                "store": self._origin.store,
+                "store": self._store,
                 "files": [self._source(file) for file in range(len(self.files))],
                 **({} if table is None else {"table": [table.version, table.schema_id]}),
                 **({} if self.kept_together is None else {"runs": self.kept_together.to_json()}),
+                **({} if self._sample is None else {"sample": [one.tolist() for one in self._sample]}),
             },
         )
 
@@ -187,17 +203,17 @@ class Catalogue(RowReader):
         return [info.url, info.size_bytes, info.version, self.survey.footers[file]]
 
     def _key(self, i: int) -> str:
-        known = self.survey
-        file = known.files[int(known.file[i])]
-        deleted = self.deleted(i)
+        known, deleted = self.survey, self.deleted(i)
+        again = 0 if self._sample is None else int(self._sample[1][i])
         return fingerprint(
             "chunk",
             {
                 **({"deleted": hashlib.blake2b(deleted.tobytes()).hexdigest()} if len(deleted) else {}),
+                **({"again": again} if again else {}),
                 "recipe": self._recipe,
-                "store": self._origin.store,
+                "store": self._store,
                 "source": self._source(int(known.file[i])),
-                "partition": file.partition,
+                "partition": self.file_of(i).partition,
                 "row_groups": [int(known.start[i]), int(known.stop[i])],
                 "rows": [int(known.row_start[i]), int(known.row_stop[i])],
             },
@@ -263,15 +279,6 @@ class Catalogue(RowReader):
         """How large rows are as the transform sees them."""
         return Sizes(self.schema)
 
-    def check_unchanged(self, i: int) -> None:
-        """Look up the file of fragment i in the storage.
-
-        Raises:
-            SourceChangedError: It is no longer the one that was listed.
-            SourceMissingError: It is gone.
-        """
-        check_unchanged(self.files[int(self.survey.file[i])], self._origin.storage)
-
     def count(self, *, num_threads: int) -> Int64:
         """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
 
@@ -279,39 +286,34 @@ class Catalogue(RowReader):
             SourceError: They cannot be read.
         """
         counts = self.num_rows.copy()
-        if self._cut.expression is None:
-            for i in np.flatnonzero(np.array([bool(file.deleted) for file in self.survey.files])[self.survey.file]):
-                counts[i] -= len(self.deleted(int(i)))
-            return counts
         want = self.want(pa.schema([]), beside=self._cut.filter_columns)
-        same: dict[object, bool] = {}
 
         def work(i: int) -> None:
-            if not want.names:  # decided by the path alone
-                file = self.file_of(i)
-                if file.partition not in same:
-                    same[file.partition] = pc.sum(self._mask(self.row_of_path(i, want))).as_py() == 1
-                for j in self.unit(i):
-                    counts[j] = self.num_rows[j] - len(self.deleted(j)) if same[file.partition] else 0
-                return
             for j, table in self.read_stored(i, want, ignore_stage):
-                counts[j] = pc.sum(self._picked(j, table)).as_py() or 0
+                picked = self._picked(j, table)
+                if picked is not None:
+                    counts[j] = pc.sum(picked).as_py() or 0
 
         self._each_unit(work, num_threads)
         return counts
 
     def _each_unit(self, work: Callable[[int], None], num_threads: int) -> None:
         """Call `work` with the first fragment of every unit, in threads."""
-        units = sorted({self.unit(i)[0] for i in range(len(self))})
+        units = self._units[:-1].tolist()
         for_each(len(units), lambda u: work(units[u]), num_threads=num_threads)
 
     def types_of(self, columns: Sequence[str]) -> pa.Schema:
         """Return the types of columns of the files or their paths, whether or not the data set delivers them.
 
         Raises:
-            FieldError: There is no such column.
+            FieldError: There is no such column, or it is a struct.
         """
-        return choose_columns(flat_fields([*self.survey.schema, *self.survey.partitions]), list(columns))
+        found = choose_columns(flat_fields([*self.survey.schema, *self.survey.partitions]), list(columns))
+        for name in set(columns).difference(found.names):
+            members = [one for one in found.names if one.startswith(f"{name}.")]
+            what = f"{name!r} is {len(members)} columns: {', '.join(members)}; name those that count"
+            raise FieldError(what, columns=[name])
+        return found
 
     def read_every(
         self,
@@ -358,12 +360,17 @@ class Catalogue(RowReader):
         """Whether every row of every file is delivered: no filter, and none is deleted."""
         return self._cut.expression is None and not any(file.deleted for file in self.listed)
 
-    def place(self, i: int, row: int) -> str:
-        """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
+    def source_rows(self, i: int, rows: Int64) -> tuple[Int64, Int64]:
+        """Return row group, and row there, of rows of fragment i, counted before the filter. Shape [B] each."""
         groups, first, sizes = self.group_rows(i)
         starts = np.cumsum(sizes) - sizes
-        g = int(np.searchsorted(starts, row, side="right")) - 1
-        return f"{self.fragments[i].url} row group {groups[g]}, row {row - starts[g] + first[g]}"
+        at = np.searchsorted(starts, rows, side="right") - 1
+        return groups[at], rows - starts[at] + first[at]
+
+    def place(self, i: int, row: int) -> str:
+        """Return file, row group and row of a row of fragment i, counted before the filter, for messages."""
+        (group,), (number,) = self.source_rows(i, np.array([row]))
+        return f"{self.fragments[i].url} row group {group}, row {number}"
 
     def deleted(self, i: int) -> Int64:
         """Return the rows of fragment i that its table has no more, counted within it, ascending."""
@@ -386,7 +393,9 @@ class Catalogue(RowReader):
     def _picked(self, i: int, table: pa.Table) -> pa.ChunkedArray | None:
         """Return which rows of fragment i are delivered; None where all are."""
         deleted = self.deleted(i)
-        picked = None if self._cut.expression is None else pc.fill_null(self._mask(table), False)
+        picked = None if self._cut.expression is None else self._mask(table.slice(0, 1) if self._is_by_path else table)
+        if self._is_by_path and picked is not None:
+            picked = None if pc.all(picked).as_py() else pa.chunked_array([np.zeros(table.num_rows, np.bool_)])
         if len(deleted):
             is_kept = np.ones(table.num_rows, np.bool_)
             is_kept[deleted] = False
@@ -407,4 +416,5 @@ class Catalogue(RowReader):
                 columns.append(table.column(field.name))
             fields.append(pa.field(field.name, columns[-1].type))
         with decoding("", where="the filter"):
-            return passes(pa.Table.from_arrays(columns, schema=pa.schema(fields)), self._cut.expression)
+            mask = passes(pa.Table.from_arrays(columns, schema=pa.schema(fields)), self._cut.expression)
+        return pc.fill_null(mask, False)

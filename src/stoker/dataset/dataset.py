@@ -14,14 +14,13 @@ from typing import Any
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.catalogue import Catalogue, OnCount
-from stoker.dataset.description import Description
-from stoker.dataset.doubts import check_doubts
+from stoker.dataset.description import DEFAULTS, DatasetOptions, Description
 from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
 from stoker.dataset.survey import Survey, keep_survey, kept_survey, read_layouts, survey
 from stoker.dataset.tables.table import LakeTable, TableSource
-from stoker.dataset.units.cutting import cut_between_runs, find_runs
+from stoker.dataset.units.count import cut_between_runs, find_runs
 from stoker.errors import SourceMissingError, without_secrets
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
@@ -59,7 +58,7 @@ _REMOTE_FACTOR = 8
 _LOCAL_THREADS_A_CORE = 2
 
 
-@explain_arguments(_HINTS)
+@explain_arguments(_HINTS, options=DEFAULTS, types=DatasetOptions)
 class Dataset(Description):
     """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
 
@@ -162,78 +161,75 @@ class _Opening:
         # One look at the environment: the store that is asked is the one that what is kept is kept under.
         environment = dict(os.environ)
         self._lazy = _Lazy(dataset, environment)
-        self._storage = RetryingStorage(self._lazy, wait=wait)
-        self._store = store_of(str(dataset.named()[0]), options=dataset.storage_options or {}, environment=environment)
+        store = store_of(str(dataset.named()[0]), options=dataset.storage_options or {}, environment=environment)
+        self._origin = Origin(RetryingStorage(self._lazy, wait=wait), False, store)
+        self._names: dict[str, object] = {"sources": dataset.places(), "store": store}
 
     def open(self, num_threads: int, on_count: OnCount | None, on_stage: OnStage) -> Catalogue:
         """Return the opened data set; see `Dataset.open`."""
-        dataset = self._dataset
-        known = None if dataset.refresh else self._kept()
+        dataset, known = self._dataset, None
+        if self._folder is not None and not dataset.refresh:
+            known = kept_survey(self._survey_path(dataset.table))
         if known is None:
             is_local = self._lazy.located.is_local
         else:
             is_local = dataset.storage is None and scheme_of(known.files[0].info.url) == "file"
-        origin = Origin(self._storage, is_local, self._store)
+        self._origin = self._origin._replace(is_local=is_local)
         is_fixed = dataset.table is not None and dataset.table.is_exact
         if known is not None and (not is_local or is_fixed):
-            return self._catalogue(known, origin)
+            return self._catalogue(known)
         num_threads = (
             min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
         try:
             with timed(on_stage, "list"):
-                table, files = self._list(is_local=is_local, num_threads=num_threads)
+                table, files = self._list(num_threads)
         except SourceMissingError:
             if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
                 raise
             names = ", ".join(place.name for place in dataset.places())
             _log.warning("%s is gone; going on with what was kept of it in %s", names, self._folder)
-            return self._catalogue(known, origin)
+            return self._catalogue(known)
         if known is not None and known.files == tuple(files) and known.table == table:
-            return self._catalogue(known, origin)
+            return self._catalogue(known)
         footers = self._footers(table, refresh=dataset.refresh)
         with timed(on_stage, "footers"):
-            catalogue = self._look_through(files, table, origin, footers, num_threads, on_count)
+            catalogue = self._look_through(files, table, footers, num_threads, on_count)
         self._keep(catalogue, footers)
         return catalogue
 
-    def _list(self, *, is_local: bool, num_threads: int) -> tuple[LakeTable | None, list[Listed]]:
+    def _list(self, num_threads: int) -> tuple[LakeTable | None, list[Listed]]:
         """Return the files, and the table that they belong to, if it is one."""
+        storage, is_local, _ = self._origin
         if self._dataset.table is None:
-            return None, list_sources(self._dataset.places(), self._storage, is_local=is_local)
+            return None, list_sources(self._dataset.places(), storage, is_local=is_local)
         place = self._lazy.located.places()[0].name
         if self._dataset.table.kind == "delta":
             from stoker.dataset.tables.delta import open_delta as open_table
         else:
             from stoker.dataset.tables.iceberg import open_iceberg as open_table
-        return open_table(self._dataset.table, place, self._storage, num_threads=num_threads)
+        return open_table(self._dataset.table, place, storage, num_threads=num_threads)
 
     def _look_through(
-        self,
-        files: list[Listed],
-        table: LakeTable | None,
-        origin: Origin,
-        footers: Footers,
-        num_threads: int,
-        on_count: OnCount | None,
+        self, files: list[Listed], table: LakeTable | None, footers: Footers, num_threads: int, on_count: OnCount | None
     ) -> Catalogue:
         schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
         cut = self._dataset.cut(schema, partitions)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
-        catalogue = self._catalogue(known, origin, footers)
-        check_doubts(catalogue, cut, footers, num_threads=num_threads)
+        catalogue = self._catalogue(known, footers)
+        catalogue.check_doubts(num_threads=num_threads)
         if self._runs is not None:  # counts what passes the filter, too
             found = find_runs(catalogue, self._runs, num_threads=num_threads, on_progress=on_count)
             known = cut_between_runs(catalogue, found, cut, footers, num_threads=num_threads)
-            catalogue = self._catalogue(known, origin, footers)
+            catalogue = self._catalogue(known, footers)
             catalogue.runs = found
-        elif self._dataset.filter is not None or any(file.deleted for file in files):
+        elif not catalogue.passes_all:
             known = dataclasses.replace(known, num_samples=catalogue.count(num_threads=num_threads))
-            catalogue = self._catalogue(known, origin, footers)
+            catalogue = self._catalogue(known, footers)
         footers.forget()
         return catalogue
 
-    def _catalogue(self, known: Survey, origin: Origin, footers: Footers | None = None) -> Catalogue:
+    def _catalogue(self, known: Survey, footers: Footers | None = None) -> Catalogue:
         dataset = self._dataset
         if known.table is not None and dataset.table is not None:  # whoever opens it later opens this very version
             pinned = known.table.pinned(dataset.table)
@@ -241,19 +237,16 @@ class _Opening:
             dataset.table, dataset.refresh = pinned, False
         cut = dataset.cut(known.schema, known.partitions)
         footers = footers or self._footers(known.table)
-        return Catalogue(dataset, known, cut, origin, footers, kept_together=self._runs)
+        return Catalogue(dataset, known, cut, self._origin, footers, kept_together=self._runs)
 
     # ------------------------------------------------------------------ what is kept
 
     def _footers(self, table: LakeTable | None, *, refresh: bool = False) -> Footers:
         path = None
         if self._folder is not None:
-            path = self._folder / f"footers-{fingerprint('footers', self._names())}.bin"
+            path = self._folder / f"footers-{fingerprint('footers', self._names)}.bin"
         naming = None if table is None else (table.schema, table.by_id)
-        return Footers(self._storage, path=path, table=naming, refresh=refresh)
-
-    def _kept(self) -> Survey | None:
-        return None if self._folder is None else kept_survey(self._survey_path(self._dataset.table))
+        return Footers(self._origin.storage, path=path, table=naming, refresh=refresh)
 
     def _keep(self, catalogue: Catalogue, footers: Footers) -> None:
         if untold := [info.url for info in catalogue.files if info.version == NO_VERSION]:
@@ -273,7 +266,7 @@ class _Opening:
     def _survey_path(self, table: TableSource | None) -> Path:
         dataset = self._dataset
         content = {
-            **self._names(),
+            **self._names,
             **({} if table is None else {"table": table.to_json()}),
             "columns": dataset.columns,
             "filter": None if dataset.filter is None else dataset.filter.to_json(),
@@ -282,9 +275,6 @@ class _Opening:
         }
         assert self._folder is not None
         return self._folder / f"catalogue-{fingerprint('catalogue', content)}.stoker"
-
-    def _names(self) -> dict[str, object]:
-        return {"sources": self._dataset.places(), "store": self._store}
 
 
 class _Lazy:

@@ -10,18 +10,19 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arguments import check_function, flag, names
-from stoker.dataset.filters import parse_filter
-from stoker.dataset.survey import Cut, make_cut
+from stoker.dataset.filters import needed_columns, parse_filter
+from stoker.dataset.survey import Cut
 from stoker.dataset.tables.table import table_source
 from stoker.errors import without_secrets
 from stoker.fields.spec import Field, parse_size
+from stoker.parquet.schema import choose_columns, flat_fields
 from stoker.storage.find_storage import storage_for
 from stoker.storage.local import LocalStorage
 from stoker.storage.storage import Storage
@@ -30,54 +31,63 @@ from stoker.storage.urls import Location, Source, check_name, common_scheme, nam
 Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] | pa.Table]"
 
 
+class DatasetOptions(TypedDict, total=False):
+    """The keyword arguments of a data set; `Dataset` says what they mean."""
+
+    version: int | str | datetime | None
+    snapshot: int | str | datetime | None
+    columns: Sequence[str] | None
+    filters: pc.Expression | Sequence[Any] | None
+    fields: Mapping[str, Field | str] | None
+    transform: Transform | None
+    transform_version: str | None
+    deduplicate: Mapping[str, str | Sequence[str]] | None
+    chunk_size: int | str
+    storage: Storage | None
+    storage_options: Mapping[str, Any] | None
+    refresh: bool
+
+
+DEFAULTS = {**dict.fromkeys(DatasetOptions.__annotations__), "chunk_size": "32MiB", "refresh": False}
+
+
 class Description:
     """The arguments of a `Dataset`: which files, columns and rows, and what becomes of them."""
 
-    def __init__(
-        self,
-        source: Source | Sequence[Source],
-        *,
-        version: int | str | datetime | None = None,
-        snapshot: int | str | datetime | None = None,
-        columns: Sequence[str] | None = None,
-        filters: pc.Expression | Sequence[Any] | None = None,
-        fields: Mapping[str, Field | str] | None = None,
-        transform: Transform | None = None,
-        transform_version: str | None = None,
-        deduplicate: Mapping[str, str | Sequence[str]] | None = None,
-        chunk_size: int | str = "32MiB",
-        storage: Storage | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        refresh: bool = False,
-    ) -> None:
+    def __init__(self, source: Source | Sequence[Source], **options: Unpack[DatasetOptions]) -> None:
+        given: DatasetOptions = {**cast("DatasetOptions", DEFAULTS), **options}
         self.sources = _checked_sources(source)
-        self.table = table_source(self.sources, version=version, snapshot=snapshot)
-        self.columns = _checked_columns(columns)
-        self.filter = parse_filter(filters)
-        self.fields = _checked_fields(fields)
-        self.transform = transform
-        self.transform_version = transform_version
-        self.deduplicate = _checked_deduplicate(deduplicate)
-        self.chunk_bytes = parse_size(chunk_size, name="chunk_size")
-        self.storage = storage
+        self.table = table_source(self.sources, version=given["version"], snapshot=given["snapshot"])
+        self.columns = _checked_columns(given["columns"])
+        self.filter = parse_filter(given["filters"])
+        self.fields = _checked_fields(given["fields"])
+        self.transform, self.transform_version = given["transform"], given["transform_version"]
+        self.deduplicate = _checked_deduplicate(given["deduplicate"])
+        self._chunk_size = given["chunk_size"]
+        self.chunk_bytes = parse_size(self._chunk_size, name="chunk_size")
+        if self.chunk_bytes == 0:
+            raise ValueError("chunk_size must be positive")
+        self.storage, storage_options = given["storage"], given["storage_options"]
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise TypeError(f"storage_options must be a dict of options, not {storage_options!r}")
         self.storage_options = None if storage_options is None else dict(storage_options)
-        self.refresh = flag(refresh, "refresh")
-        self._chunk_size = chunk_size
-        if self.chunk_bytes == 0:
-            raise ValueError("chunk_size must be positive")
+        self.refresh = flag(given["refresh"], "refresh")
         self._check_transform()
-        if storage is not None:
-            if not isinstance(storage, Storage):
-                raise TypeError(f"storage must have list, stat and read (stoker.Storage), not {type(storage).__name__}")
-            if storage_options is not None:
+        self._check_storage()
+
+    def _check_storage(self) -> None:
+        if self.storage is not None:
+            if not isinstance(self.storage, Storage):
+                raise TypeError(
+                    f"storage must have list, stat and read (stoker.Storage), not {type(self.storage).__name__}"
+                )
+            if self.storage_options is not None:
                 raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
-        else:
-            scheme = common_scheme(self.sources if self.table is None else [self.table.place])
-            in_catalog = self.table is not None and self.table.may_be_in_catalog
-            if scheme == "file" and storage_options and not in_catalog:
-                raise ValueError(f"storage_options mean nothing for local files, got {sorted(storage_options)}")
+            return
+        scheme = common_scheme(self.sources if self.table is None else [self.table.place])
+        in_catalog = self.table is not None and self.table.may_be_in_catalog
+        if scheme == "file" and self.storage_options and not in_catalog:
+            raise ValueError(f"storage_options mean nothing for local files, got {sorted(self.storage_options)}")
 
     def _check_transform(self) -> None:
         if self.transform is None:
@@ -98,20 +108,17 @@ class Description:
         parts = [repr(sources[0] if len(sources) == 1 else sources)]
         if self.table is not None and self.table.pin is not None:
             parts.append(f"{self.table.argument}={self.table.pin!r}")
-        if self.columns is not None:
-            parts.append(f"columns={list(self.columns)}")
-        if self.filter is not None:
-            parts.append(f"filters={str(self.filter)!r}")
-        if self.fields:
-            parts.append(f"fields={self.fields}")
-        if self.transform is not None:
-            parts.append(f"transform={transform_name(self.transform)}, transform_version={self.transform_version!r}")
-        if self.deduplicate:
-            parts.append(f"deduplicate={self.deduplicate}")
-        if self._chunk_size != "32MiB":
-            parts.append(f"chunk_size={self._chunk_size!r}")
-        if self.storage is not None:
-            parts.append(f"storage={self.storage!r}")
+        told = {
+            "columns": self.columns and repr(list(self.columns)),
+            "filters": self.filter and repr(str(self.filter)),
+            "fields": self.fields and repr(self.fields),
+            "transform": self.transform and transform_name(self.transform),
+            "transform_version": self.transform_version and repr(self.transform_version),
+            "deduplicate": self.deduplicate and repr(self.deduplicate),
+            "chunk_size": self._chunk_size != DEFAULTS["chunk_size"] and repr(self._chunk_size),
+            "storage": None if self.storage is None else repr(self.storage),
+        }
+        parts += [f"{name}={text}" for name, text in told.items() if text]
         return f"Dataset({', '.join(parts)})"
 
     def recipe(self) -> dict[str, object]:
@@ -125,16 +132,31 @@ class Description:
         }
 
     def cut(self, schema: pa.Schema, partitions: pa.Schema) -> Cut:
-        """Return how files with these columns are cut; see `make_cut`."""
-        return make_cut(schema, partitions, columns=self.columns, chosen=self.filter, chunk_bytes=self.chunk_bytes)
+        """Return how files are cut, and what of them is read.
 
-    def with_columns(self, columns: Sequence[str]) -> Self:
-        """Return the same rows with these columns, as they are stored."""
-        other = copy.copy(self)
-        other.columns = _checked_columns(columns)
-        other.fields, other.deduplicate = {}, {}
-        other.transform = other.transform_version = None
-        return other
+        Args:
+            schema: Columns that they share.
+            partitions: Partition columns.
+
+        Raises:
+            FieldError: A column is not there.
+            ValueError: The filter does not fit the columns.
+        """
+        columns = choose_columns(flat_fields([*schema, *partitions]), self.columns)
+        # Members of structs may be named by their dotted names in an expression too.
+        tops = {*schema.names, *partitions.names}
+        dotted = [pa.field(name, kind) for name, kind in flat_fields(schema) if name not in tops]
+        known, chosen = pa.schema([*schema, *partitions, *dotted]), self.filter
+        expression = None if chosen is None else chosen.bind(known)
+        return Cut(
+            columns=columns,
+            partitions=partitions,
+            chunk_bytes=self.chunk_bytes,
+            filter_schema=known,
+            expression=expression,
+            prunable=None if chosen is None else chosen.prunable(known, expression),
+            filter_columns=pa.schema([]) if chosen is None else needed_columns(known, expression),
+        )
 
     def located(self) -> Self:
         """Return the same data set, with the place of its metadata in place of a name in a catalogue.

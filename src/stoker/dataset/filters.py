@@ -469,23 +469,25 @@ def _hint(kind: pa.DataType, value: object) -> str:
 
 
 def surviving_row_groups(
-    footer: pa.Buffer, *, expression: pc.Expression, schema: pa.Schema, partition: pc.Expression | None
-) -> set[int]:
+    footer: pa.Buffer, num_groups: int, *, expression: pc.Expression, schema: pa.Schema, partition: pc.Expression | None
+) -> frozenset[int]:
     """Return the row groups that may hold a row that passes, by the statistics in a footer; no source is read.
+
+    Statistics that pyarrow cannot use prove nothing: then it is all of them.
 
     Args:
         footer: A Parquet file without its data: the magic number, the footer, its length, the magic number.
+        num_groups: Row groups of the file.
         expression: What may be asked of them; see `Filter.prunable`.
         schema: Schema of the data set, partition columns included.
         partition: What is true of every row of the file.
     """
     import pyarrow.dataset as ds  # imports pandas where that is installed
 
-    file = pa.BufferReader(footer)
-    format_ = ds.ParquetFileFormat()
-    fragment = (
-        format_.make_fragment(file)
-        if partition is None
-        else format_.make_fragment(file, partition_expression=partition)
-    )
-    return {group.id for group in fragment.subset(expression, schema=schema).row_groups}
+    every = frozenset(range(num_groups))
+    told = {} if partition is None else {"partition_expression": partition}
+    try:
+        fragment = ds.ParquetFileFormat().make_fragment(pa.BufferReader(footer), **told)
+        return every.intersection(group.id for group in fragment.subset(expression, schema=schema).row_groups)
+    except (pa.ArrowException, OSError, ValueError, TypeError):
+        return every

@@ -13,41 +13,31 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TypeAlias
 
 from stoker.errors import SourceError
 from stoker.storage.storage import ObjectInfo, Storage
 from stoker.storage.urls import name_bytes, name_of
 
-
-class Log(NamedTuple):
-    """A kind of log.
-
-    Attributes:
-        name: What a folder with it is.
-        why: What is wrong with all of its files.
-        way_out: What to do, where "{}" stands for the folder.
-    """
-
-    name: str
-    why: str
-    way_out: str
-
+# Of a kind of log: what a folder with it is, what is wrong with all of its files, and what to do; "{}" is the folder.
+_Log: TypeAlias = tuple[str, str, str]
 
 _OLD_ROWS = "holds rows that were deleted or replaced, too"
 _UNFINISHED = "holds files of writes that failed or are not finished, too"
 _WRITE = "read it with {} and write its rows to a folder of their own"
-_LOGS = {
-    "delta": Log("a Delta table", _OLD_ROWS, 'read the table, Dataset("delta://{}")'),
-    "iceberg": Log("an Iceberg table", _OLD_ROWS, 'read the table, Dataset("iceberg://{}")'),
-    "hudi": Log("a Hudi table", _OLD_ROWS, _WRITE.format("Hudi")),
-    "paimon": Log("a Paimon table", _OLD_ROWS, _WRITE.format("Paimon")),
-    "acid": Log("a transactional Hive table", _OLD_ROWS, _WRITE.format("Hive")),
-    "stream": Log("what a Spark stream writes", _UNFINISHED, _WRITE.format("Spark")),
-    "dbio": Log(
-        "what Databricks commits with _started_* and _committed_*", _UNFINISHED, "run VACUUM there, copy the folder"
+_LOGS: dict[str, _Log] = {
+    "delta": ("a Delta table", _OLD_ROWS, 'read the table, Dataset("delta://{}")'),
+    "iceberg": ("an Iceberg table", _OLD_ROWS, 'read the table, Dataset("iceberg://{}")'),
+    "hudi": ("a Hudi table", _OLD_ROWS, _WRITE.format("Hudi")),
+    "paimon": ("a Paimon table", _OLD_ROWS, _WRITE.format("Paimon")),
+    "acid": ("a transactional Hive table", _OLD_ROWS, _WRITE.format("Hive")),
+    "stream": ("what a Spark stream writes", _UNFINISHED, _WRITE.format("Spark")),
+    "dbio": (
+        "what Databricks commits with _started_* and _committed_*",
+        _UNFINISHED,
+        "run VACUUM there, copy the folder",
     ),
-    "ducklake": Log("data of a DuckLake", _OLD_ROWS, _WRITE.format("DuckDB")),
+    "ducklake": ("data of a DuckLake", _OLD_ROWS, _WRITE.format("DuckDB")),
 }
 
 # What of a path below a folder says that there is a log, and of which kind; what stands before it is the table.
@@ -100,7 +90,7 @@ def check_no_log(
     Raises:
         SourceError: There is a log; it says which and what to do.
     """
-    roots: dict[str, Log] = {}
+    roots: dict[str, _Log] = {}
     for info in infos:
         mark = _MARKS.match(info.url, len(folder))
         if mark is not None and mark.lastgroup is not None:
@@ -114,12 +104,12 @@ def check_no_log(
             _refuse(source, root, log)
 
 
-def _refuse(source: str, root: str, log: Log) -> None:
-    place = root.rstrip("/") or "/"
-    what = f"{source} is {log.name}" if place == source.rstrip("/") else f"{source} reaches into {place}, {log.name}"
+def _refuse(source: str, root: str, log: _Log) -> None:
+    place, (name, why, way_out) = root.rstrip("/") or "/", log
+    what = f"{source} is {name}" if place == source.rstrip("/") else f"{source} reaches into {place}, {name}"
     raise SourceError(
-        f"{what}: its folder {log.why}. Instead, {log.way_out.format(place)}; or name files one by one, as a list, to "
-        "read them as they are",
+        f"{what}: its folder {why}. Instead, {way_out.format(place)}; or name files one by one, as a list, to read "
+        "them as they are",
         url=source,
     )
 
@@ -151,7 +141,7 @@ def _above(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def _local_log(root: str) -> Log | None:
+def _local_log(root: str) -> _Log | None:
     for name, log in (("_delta_log", _LOGS["delta"]), (".hoodie", _LOGS["hudi"]), ("_spark_metadata", _LOGS["stream"])):
         if _names_in(f"{root}/{name}"):
             return log
@@ -175,7 +165,7 @@ def _remote_roots(folder: str) -> Iterator[str]:
             yield f"{scheme}{separator}{'/'.join(parts)}/"
 
 
-def _remote_log(root: str, storage: Storage) -> Log | None:
+def _remote_log(root: str, storage: Storage) -> _Log | None:
     for name, log in _FILES.items():
         # Who may read a part of a table alone is refused above it, and is not kept from the part.
         with suppress(SourceError):

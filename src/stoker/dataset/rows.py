@@ -6,21 +6,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple, overload
+from functools import cached_property, reduce
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from stoker.dataset.filters import steps, surviving_row_groups
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.listing import Listed, partition_value
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceCorruptError
 from stoker.fields.offsets import Int64
-from stoker.metrics.stages import OnStage
+from stoker.metrics.stages import OnStage, ignore_stage
 from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.pages import MOST_DECODED_BYTES
-from stoker.parquet.schema import Sizes, align, flat_fields, restrict
+from stoker.parquet.schema import Layout, Sizes, align, flat_fields, restrict
+from stoker.parquet.unify import limits, surely_fits
+from stoker.storage.each import for_each
 from stoker.storage.fetch import (
     ByteRange,
     Ranges,
@@ -48,7 +53,6 @@ class Want(NamedTuple):
     """What one pass over fragments reads.
 
     Attributes:
-        columns: Columns it gives, flat.
         read: Columns it reads, structs as structs, without partition columns.
         names: Dotted names of what it reads.
         partitions: Partition columns that it needs.
@@ -56,7 +60,6 @@ class Want(NamedTuple):
         coded: Columns of strings that it takes as Arrow's dictionary, too, where they are stored so.
     """
 
-    columns: pa.Schema
     read: pa.Schema
     names: tuple[str, ...]
     partitions: pa.Schema
@@ -87,13 +90,7 @@ class Fragments(Sequence[Fragment]):
     def __len__(self) -> int:
         return len(self._known.file)
 
-    @overload
-    def __getitem__(self, i: int) -> Fragment: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Fragment]: ...
-    def __getitem__(self, i: int | slice) -> Fragment | list[Fragment]:
-        if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(len(self)))]
+    def __getitem__(self, i: int) -> Fragment:  # type: ignore[override]  # one at a time
         known = self._known
         row_start = int(known.row_start[i])
         return Fragment(
@@ -123,8 +120,7 @@ class RowReader:
         self.survey = known
         self.fragments: Sequence[Fragment] = Fragments(known)
         self._cut = cut
-        self._origin = origin
-        self._storage, self._is_local = origin.storage, origin.is_local
+        self._storage, self._is_local, self._store = origin
         self._footers = footers
         self._times = RequestTimes()
 
@@ -132,21 +128,19 @@ class RowReader:
         """Return the file of fragment i."""
         return self.survey.files[int(self.survey.file[i])]
 
+    @cached_property
+    def _units(self) -> Int64:
+        """The first fragment of each unit, and the end; a part that goes on where another ends begins none."""
+        known = self.survey
+        goes_on = (known.row_start[1:] >= 0) & (known.row_start[1:] == known.row_stop[:-1])
+        goes_on &= (known.file[1:] == known.file[:-1]) & (known.start[1:] == known.start[:-1])
+        begins = np.flatnonzero(~np.append(False, goes_on)[: len(known.file)])
+        return np.append(begins, len(known.file))
+
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
-        known = self.survey
-        if known.row_start[i] < 0:
-            return range(i, i + 1)
-
-        def is_same(k: int) -> bool:
-            return bool(known.file[k] == known.file[i] and known.start[k] == known.start[i])
-
-        first = last = i
-        while first > 0 and is_same(first - 1):
-            first -= 1
-        while last + 1 < len(known.file) and is_same(last + 1):
-            last += 1
-        return range(first, last + 1)
+        n = int(np.searchsorted(self._units, i, side="right"))
+        return range(*self._units[n - 1 : n + 1].tolist())
 
     def want(self, columns: pa.Schema, *, beside: pa.Schema) -> Want:
         """Return what must be read for `columns`, and for those `beside` them that are needed and not given."""
@@ -154,7 +148,7 @@ class RowReader:
         partitions = pa.schema([field for field in self.survey.partitions if field.name in every])
         names = tuple(sorted(every - set(partitions.names)))
         read = restrict(self.survey.schema, names)
-        return Want(columns=columns, read=read, names=names, partitions=partitions, sizes=Sizes(read))
+        return Want(read=read, names=names, partitions=partitions, sizes=Sizes(read))
 
     def read_stored(
         self,
@@ -178,10 +172,6 @@ class RowReader:
             yield from self._decoded(i, file, footer, leaves, want, on_stage, share_out=share_out)
         else:  # exhausted first, so that the file's bytes are let go
             yield [*self._decoded(i, file, footer, leaves, want, on_stage, on_fetched=on_fetched)].pop()
-
-    def row_of_path(self, i: int, want: Want) -> pa.Table:
-        """Return one row of fragment i: what its path says, for a pass that reads nothing."""
-        return self._finished(_rows_without_columns(1), self.file_of(i), want, where="")
 
     def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
         """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
@@ -313,6 +303,47 @@ class RowReader:
             table = table.append_column(field, column)
         return table
 
+    def check_doubts(self, *, num_threads: int) -> None:
+        """Read the values that perhaps do not fit the type that all files share: held against statistics, else read.
+
+            x   int64 in a.parquet, double in b.parquet        unified: double, which holds integers up to 2^53
+
+            a.parquet   row group 0: x from 1 to 99            fits: the statistics say it
+                        row group 1: x from 1 to 2^60          does not, perhaps: x is read
+                        row group 2: no statistics             nobody knows: x is read
+
+        An error comes here, before the first batch, rather than hours later at the chunk that holds the value.
+
+        Raises:
+            FieldError: A value does not fit.
+            SourceError: A file cannot be read.
+        """
+        known = self.survey
+        by_layout: dict[int, tuple[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]]] = {}
+        units: list[tuple[int, pa.Schema]] = []
+        shared = dict(flat_fields(known.schema))
+        for f, file in enumerate(known.files):
+            footer = self._footers.get(file.info)
+            layout = footer.layout
+            if id(layout) not in by_layout:  # which keeps it, so that no other one gets its number
+                by_layout[id(layout)] = layout, _doubtful(layout, shared, self._cut.names)
+            _, doubtful = by_layout[id(layout)]
+            if not doubtful:
+                continue
+            groups = np.array(sorted(_groups_in_doubt(footer, doubtful, self._footers.bytes_of(file.info))), np.int64)
+            here = np.flatnonzero(known.file == f)
+            num_before = np.searchsorted(groups, [known.start[here], known.stop[here]])
+            found = here[num_before[1] > num_before[0]].tolist()
+            schema = pa.schema([(name, kind) for name, (_, kind) in doubtful.items()])
+            units += [(i, schema) for i in sorted({self.unit(i)[0] for i in found})]
+
+        def work(u: int) -> None:
+            i, schema = units[u]
+            for _ in self.read_stored(i, self.want(schema, beside=pa.schema([])), ignore_stage):
+                pass
+
+        for_each(len(units), work, num_threads=num_threads)
+
 
 def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: OnStage) -> ShareOut:
     """Return the same, with what other threads do reported; the caller reports its own."""
@@ -351,3 +382,27 @@ def _as_coded(want: Want, schema: pa.Schema) -> pa.Schema:
 def _rows_without_columns(num_rows: int) -> pa.Table:
     """Return a table of rows whose one column nobody asks for: Arrow tables without columns have no rows."""
     return pa.table({"": pa.nulls(num_rows)})
+
+
+def _doubtful(
+    layout: Layout, shared: Mapping[str, pa.DataType], names: Sequence[str]
+) -> Mapping[str, tuple[pa.DataType, pa.DataType]]:
+    """Return columns by their dotted names, their types in a file and in all, where not every value surely fits."""
+    here = dict(flat_fields(layout.named_schema()))
+    both = {name: (here[name], shared[name]) for name in names if name in here and name in shared}
+    return {name: (source, target) for name, (source, target) in both.items() if not surely_fits(source, target)}
+
+
+def _groups_in_doubt(
+    footer: Footer, doubtful: Mapping[str, tuple[pa.DataType, pa.DataType]], content: pa.Buffer
+) -> frozenset[int]:
+    """Return the row groups of a file whose statistics do not say that all values fit."""
+    layout, num_groups = footer.layout, len(footer.numbers.groups)
+    bounds = {name: limits(source, target) for name, (source, target) in doubtful.items()}
+    told = {name: both for name, both in bounds.items() if both is not None}
+    if len(told) < len(bounds) or layout.members is not None:  # in a table, statistics go by other names
+        return frozenset(range(num_groups))
+    columns = {name: pc.field(*steps(layout.named_schema(), name)) for name in told}
+    beyond = [(columns[name] < low) | (columns[name] > high) for name, (low, high) in told.items()]
+    expression = reduce(lambda one, other: one | other, beyond)
+    return surviving_row_groups(content, num_groups, expression=expression, schema=layout.schema, partition=None)

@@ -51,12 +51,6 @@ class RunRule:
         Raises:
             FieldError: A key is a list or struct, the timestamp no number or time, or `max_gap` does not fit it.
         """
-        for name in self.columns:
-            if name not in schema.names:
-                found = [one for one in schema.names if one.startswith(f"{name}.")]
-                raise FieldError(
-                    f"{name!r} is {len(found)} columns: {', '.join(found)}; name those that count", columns=[name]
-                )
         for name in self.keys:
             kind = comparable_type(schema.field(name).type)
             if pa.types.is_nested(kind):

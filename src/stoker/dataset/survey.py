@@ -7,7 +7,6 @@ the storage           in parallel                            (pruned by statisti
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arrow import array_of, numbers_in, strings_of
-from stoker.dataset.filters import Filter, needed_columns, surviving_row_groups
+from stoker.dataset.filters import surviving_row_groups
 from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
 from stoker.dataset.kept import keep, kept
 from stoker.dataset.listing import Listed, partition_fields, partition_value
@@ -27,13 +26,12 @@ from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
 from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
-from stoker.parquet.schema import Layout, choose_columns, flat_fields
+from stoker.parquet.schema import Layout, flat_fields
 from stoker.parquet.unify import unify
 from stoker.storage.each import for_each
 from stoker.storage.storage import ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
 
-_log = logging.getLogger("stoker")
 _MAGIC = b"STKCAT06"
 _NOT_TOLD = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
@@ -73,6 +71,11 @@ class Survey:
     num_samples: Int64
     null_counts: Mapping[str, Int64]
     table: LakeTable | None = None
+
+    def take(self, numbers: Int64) -> Survey:
+        """Return some of the fragments, each as often as its number is there."""
+        nulls = {name: counts[numbers] for name, counts in self.null_counts.items()}
+        return replace(self, null_counts=nulls, **{name: getattr(self, name)[numbers] for name in _ARRAYS})
 
 
 _ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
@@ -141,9 +144,9 @@ class Cut:
     partitions: pa.Schema
     chunk_bytes: int
     filter_schema: pa.Schema
-    expression: pc.Expression | None = None
-    prunable: pc.Expression | None = None
-    filter_columns: pa.Schema = pa.schema([])  # noqa: RUF009  never changed
+    expression: pc.Expression | None
+    prunable: pc.Expression | None
+    filter_columns: pa.Schema
 
     @cached_property
     def stored(self) -> list[str]:
@@ -157,60 +160,19 @@ class Cut:
         return [*self.stored, *filtered]
 
 
-def make_cut(
-    schema: pa.Schema, partitions: pa.Schema, *, columns: Sequence[str] | None, chosen: Filter | None, chunk_bytes: int
-) -> Cut:
-    """Return how to cut files.
-
-    Args:
-        schema: Columns that they share.
-        partitions: Partition columns.
-        columns: Columns to read; None reads all.
-        chosen: Which rows.
-        chunk_bytes: Size of a chunk aimed at.
-
-    Raises:
-        FieldError: A column is not there.
-        ValueError: The filter does not fit the columns.
-    """
-    # Members of structs may be named by their dotted names in an expression too.
-    tops = {*schema.names, *partitions.names}
-    dotted = [pa.field(name, kind) for name, kind in flat_fields(schema) if name not in tops]
-    cut = Cut(
-        columns=choose_columns(flat_fields([*schema, *partitions]), columns),
-        partitions=partitions,
-        chunk_bytes=chunk_bytes,
-        filter_schema=pa.schema([*schema, *partitions, *dotted]),
-    )
-    if chosen is None:
-        return cut
-    expression = chosen.bind(cut.filter_schema)
-    return replace(
-        cut,
-        expression=expression,
-        prunable=chosen.prunable(cut.filter_schema, expression),
-        filter_columns=needed_columns(cut.filter_schema, expression),
-    )
-
-
 def survivors(footer: Footer, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
     groups = frozenset(range(len(footer.numbers.groups)))
     if cut.prunable is None or footer.layout.members is not None:  # the filter's names are not the footer's
         return groups
     if file.partition not in footer.survivors:
-        try:
-            found = surviving_row_groups(
-                footers.bytes_of(file.info),
-                expression=cut.prunable,
-                schema=cut.filter_schema,
-                partition=partition_expression(file, cut.partitions),
-            )
-        except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-            # Statistics that pyarrow cannot use prove nothing: every row group is read and filtered.
-            _log.debug("no pruning of %s: %s", file.info.url, error)
-            found = set(groups)
-        footer.survivors[file.partition] = frozenset(found) & groups
+        footer.survivors[file.partition] = surviving_row_groups(
+            footers.bytes_of(file.info),
+            len(groups),
+            expression=cut.prunable,
+            schema=cut.filter_schema,
+            partition=partition_expression(file, cut.partitions),
+        )
     return footer.survivors[file.partition]
 
 

@@ -158,8 +158,6 @@ def _count_values(
     catalogue: Catalogue, column: str, num_threads: int, on_progress: Callable[[int, int], object] | None
 ) -> Counter[Value]:
     types = catalogue.types_of([column])
-    if len(types) != 1:
-        raise FieldError(f"{column} is a struct; name one of its members: {', '.join(types.names)}", columns=[column])
     inner = kind = types.field(0).type
     while is_list(inner) or pa.types.is_dictionary(inner):
         inner = inner.value_type

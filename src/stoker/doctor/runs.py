@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from stoker.dataset.catalogue import Catalogue
 from stoker.doctor.machine import Neighbours
-from stoker.doctor.sampled import SampledCatalogue
 from stoker.doctor.step import Step, num_samples_of
 from stoker.loader.loader import Loader
 from stoker.metrics.record import Trace
@@ -150,7 +150,7 @@ def run_warm(loader: Loader, *, step: Step | None, seconds: float) -> PathRun:
 
 
 def run_cold(
-    loader: Loader, sampled: SampledCatalogue, trace: Trace, *, step: Step | None, seconds: float, window_samples: float
+    loader: Loader, sampled: Catalogue, trace: Trace, *, step: Step | None, seconds: float, window_samples: float
 ) -> PathRun:
     """Return what a loader gives that builds every chunk.
 
@@ -292,7 +292,7 @@ class Feeder:
                     return
 
 
-def _built(spans: Iterator[Span], sampled: SampledCatalogue) -> list[tuple[float, float, int]]:
+def _built(spans: Iterator[Span], sampled: Catalogue) -> list[tuple[float, float, int]]:
     """Return when each unit was begun and done, and its samples; what is read in one go is built at once."""
     longest: dict[int, Span] = {}
     for span in spans:

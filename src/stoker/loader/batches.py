@@ -29,7 +29,6 @@ from stoker.loader.opened import OpenDatasets
 from stoker.loader.sequence import SequenceShard
 from stoker.metrics.stages import Stages
 from stoker.sampling.steps import Slice, Steps
-from stoker.sampling.units import SideBySide
 
 # How large batches may be together that are gathered in one call, and how many: more would save little, and a batch
 # that is kept keeps the memory of all that were gathered with it. Of 4.2 MB each, two threads: 8.1 GB/s with 16 MiB,
@@ -163,12 +162,12 @@ def rows_of(parts: Sequence[Part]) -> tuple[list[Part], Int64]:
     found, offsets = [], []
     for part in parts:
         window, slot = part.window, part.slot
-        assert isinstance(window.units, SideBySide)
-        spans = window.units.spans(window.chunks[slot], part.row)
-        slots, rows = np.empty((2, int(spans.offsets[-1])), dtype=np.int64)
-        expand(slot, spans.first, spans.offsets, slots, rows)
+        assert window.units is not None
+        first, its_offsets = window.units.spans(window.chunks[slot], part.row)
+        slots, rows = np.empty((2, int(its_offsets[-1])), dtype=np.int64)
+        expand(slot, first, its_offsets, slots, rows)
         found.append(Part.at(window, slots, rows))
-        offsets.append(spans.offsets)
+        offsets.append(its_offsets)
     return found, joined(offsets)
 
 

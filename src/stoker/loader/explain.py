@@ -18,8 +18,6 @@ from stoker.dataset.catalogue import Catalogue
 from stoker.errors import printable
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.loader.orders import Orders
-from stoker.sampling.epoch import EpochOrder
-from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.steps import RankShare, Samples, Steps, samples_of
 from stoker.words import count_text
 
@@ -205,12 +203,9 @@ def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankS
         file[members] = first_files[which] + int(catalogue.file_of_chunk[number])
         is_substituted[members] = datasets[which].is_substituted(number)
         kept = catalogue.kept(number)
-        if (borders := _borders(catalogue, number, kept)) is not None:
-            first_group, first_row, starts = borders
+        if _is_known(catalogue, number, kept):
             rows = row[members] if kept is None else kept[row[members]]
-            inside = np.searchsorted(starts, rows, side="right") - 1
-            row_group[members] = first_group + inside
-            place[members] = first_row + rows - starts[inside]
+            row_group[members], place[members] = catalogue.source_rows(number, rows)
     return Explanation(
         epoch=epoch,
         step=step,
@@ -270,16 +265,14 @@ def find_all(orders: Orders, steps: Steps, row: tuple[str, int, int], *, epoch: 
     """
     which, chunk, chunk_row = _sample(orders, row)
     name = orders.names[which] if orders.names else None
-    order, uses = orders.order_in(epoch), list[Use]()
-    lanes_of_epoch: Sequence[EpochOrder | MixtureEpoch] = order.lanes_of_epoch(epoch)
-    for lane, of_lane in enumerate(lanes_of_epoch):
+    uses = list[Use]()
+    for lane, of_lane in enumerate(orders.lanes_of_epoch(epoch)):
         for own_epoch in of_lane.own_epochs(which):
             units = orders.units_in(which, own_epoch)
             unit = np.array([chunk_row], dtype=np.int64) if units is None else units.units_of(chunk, chunk_row)
-            chunks = np.full_like(unit, chunk)
-            in_lane = order.component_in(which, own_epoch).lane_of(chunks, unit) == lane
-            places = of_lane.component_epoch(which, own_epoch).positions_of(chunks[in_lane], unit[in_lane])
-            for place in places.tolist():
+            own = of_lane.component_epoch(which, own_epoch)
+            unit = unit[own.holds(np.full_like(unit, chunk), unit)]
+            for place in own.positions_of(np.full_like(unit, chunk), unit).tolist():
                 at = of_lane.position_of(which, own_epoch, place)
                 used = None if at is None else steps.use_of(at, lane=lane, world_size=world_size)
                 if used is not None:
@@ -307,20 +300,9 @@ def _sample(orders: Orders, row: tuple[str, int, int]) -> tuple[int, int, int]:
     raise ValueError("no data set of the mixture has this row:\n  " + "\n  ".join(errors))
 
 
-def _borders(catalogue: Catalogue, number: int, kept: Int64 | None) -> tuple[int, int, Int64] | None:
-    """Return the first row group of a fragment, its first row there, and at which row of it each group begins.
-
-    None where a filter leaves open which rows the samples are: it does not where all rows pass that are `kept`.
-    """
-    fragment, num_rows = catalogue.fragments[number], int(catalogue.num_rows[number])
-    first, starts = fragment.row_groups[0], np.zeros(1, dtype=np.int64)
-    if int(catalogue.num_samples[number]) != (num_rows if kept is None else kept.size):
-        return None
-    if fragment.rows is not None or len(fragment.row_groups) == 1:
-        return first, 0 if fragment.rows is None else fragment.rows[0], starts
-    sizes = catalogue.footer(int(catalogue.file_of_chunk[number])).numbers.groups["num_rows"][list(fragment.row_groups)]
-    # Fewer where row groups between the others were ruled out by their statistics.
-    return (first, 0, np.cumsum(sizes) - sizes) if int(sizes.sum()) == num_rows else None
+def _is_known(catalogue: Catalogue, number: int, kept: Int64 | None) -> bool:
+    """Return whether all rows pass that are `kept` of a chunk, and so no filter leaves open which rows samples are."""
+    return int(catalogue.num_samples[number]) == (int(catalogue.num_rows[number]) if kept is None else kept.size)
 
 
 def _file_of(catalogue: Catalogue, url: str) -> int:
@@ -350,20 +332,19 @@ def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> t
     num_rows = int(sizes[row_group])
     if not 0 <= row < num_rows:
         raise ValueError(f"row group {row_group} of {url} has {num_rows:,} rows, and none with the number {row}")
-    for number in np.flatnonzero(catalogue.file_of_chunk == file).tolist():
-        fragment = catalogue.fragments[number]
-        begin, end = (0, num_rows) if fragment.rows is None else fragment.rows
-        if row_group not in fragment.row_groups or not begin <= row < end:
+    for number in range(*np.searchsorted(catalogue.file_of_chunk, [file, file + 1]).tolist()):
+        groups, first, sizes = catalogue.group_rows(number)
+        is_here = (groups == row_group) & (first <= row) & (row < first + sizes)
+        if not is_here.any():
             continue
         kept = catalogue.kept(number)
-        borders = _borders(catalogue, number, kept)
-        if borders is None:
+        if not _is_known(catalogue, number, kept):
             raise ValueError(
                 f"a filter picks {int(catalogue.num_samples[number]):,} of the {int(catalogue.num_rows[number]):,} "
-                f"rows of {fragment}; which ones is not known without reading them"
+                f"rows of {catalogue.fragments[number]}; which ones is not known without reading them"
             )
-        first_group, first_row, starts = borders
-        inside = int(starts[row_group - first_group]) + row - first_row
+        at = int(np.argmax(is_here))
+        inside = int(sizes[:at].sum()) + row - int(first[at])
         if kept is None:
             return number, inside
         sample = int(np.searchsorted(kept, inside))

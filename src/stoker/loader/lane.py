@@ -62,7 +62,7 @@ class Lane:
 
     def __init__(
         self,
-        order: EpochOrder | MixtureEpoch,
+        order: MixtureEpoch,
         opened: OpenDatasets,
         filler: Filler,
         *,

@@ -163,7 +163,7 @@ class Loader:
                 window=chunks,
                 lanes=config.lanes,
             )
-            self._order = self._orders.first
+            self._order = self._orders.order
             for one in self._opened.datasets:
                 one.windows.stand(chunks)
             self._delivery = delivery = self._make_delivery()
@@ -270,7 +270,7 @@ class Loader:
                 current=self._order.num_samples,
             ) from error
         self._start, self._orders = start, self._orders.going_on(saved)
-        self._order = self._orders.first
+        self._order = self._orders.order
         self._progress = Progress(saved)
         self._is_restored = True
 

@@ -24,7 +24,6 @@ from stoker.hashing import fingerprint
 from stoker.loader.resume import Resume
 from stoker.sampling import position
 from stoker.sampling.contents import Contents, OpenFiles, describe, layouts_of
-from stoker.sampling.epoch import EpochOrder, Order
 from stoker.sampling.mixture import MixtureEpoch, MixtureOrder, component_seed
 from stoker.sampling.position import ROWS, Mixing, Position
 from stoker.sampling.units import Units, units_of
@@ -171,13 +170,13 @@ class Orders:
         lanes: How many lanes.
 
     Raises:
-        ValueError: As `Order` and `MixtureOrder` say.
+        ValueError: As `MixtureOrder` says.
 
     Attributes:
         opened: As given.
         unit: What is counted; None for rows.
         names: Those of the data sets of a mixture; none where there is one data set.
-        first: The order of every epoch that is not of its own: because of draws, or of files that were added to it.
+        order: The order of all epochs.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class Orders:
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(opened.datasets))(self._units_in)
         self._under_way: Position | None = None
         self._make()
-        if unit is not None and not self.first.num_samples and opened.num_samples.sum():
+        if unit is not None and not self.order.num_samples and opened.num_samples.sum():
             _log.warning("every epoch is empty: %s", self.report())
         elif isinstance(unit, Grouped | NGram):
             # Where rows of one key do not come together nothing else would show it.
@@ -215,29 +214,18 @@ class Orders:
                 )
 
     def _make(self) -> None:
-        """Make the orders; that of an epoch which files were added to is made when it is asked for."""
-        mixture, is_drawn = self.opened.mixture, isinstance(self.unit, Weighted)
-        self._alone = lru_cache(maxsize=_NUM_KEPT)(self._order)
-        self._mixed: MixtureOrder | None = None
-        if mixture is None:
-            self.first: Order | MixtureOrder = self._order(0, None)
-            return
-        mixed = MixtureOrder(
-            [self._num_units(which, 0) for which in range(len(mixture.names))],
-            names=mixture.names,
-            weights=None if mixture.weights is None else [mixture.weights[name] for name in mixture.names],
-            until=mixture.until,
+        """Make the order; what of it differs from epoch to epoch is made when it is asked for."""
+        mixture, mine = self.opened.mixture, self._under_way
+        shares = None if mixture is None else mixture.weights
+        self.order = MixtureOrder(
+            [self._num_units(which, 0) for which in range(len(self.opened.datasets))],
+            names=None if mixture is None else mixture.names,
+            weights=None if shares is None else [shares[name] for name in self.names],
+            until="first" if mixture is None else mixture.until,
             **self._settings,
         )
-        if self._under_way is not None or is_drawn:
-            leg = None if self._under_way is None else self._under_way.leg
-            mixed = mixed.going_on(leg, chunks_in=self._chunks_in)
-        self.first = self._mixed = mixed
-
-    def _order(self, epoch: int, contents: Contents | None) -> Order:
-        """Return the order of a data set that stands alone, in an epoch that files were added to, or any other one."""
-        segments = None if contents is None else self.opened.datasets[0].segments(contents)
-        return Order(self._num_units(0, epoch), segments=segments, **self._settings)
+        if mine is not None or isinstance(self.unit, Weighted):
+            self.order = self.order.going_on(None if mine is None else mine.leg, chunks_in=self._chunks_in)
 
     def resume(self, *, takes_window: bool) -> Resume:
         """Return what saved states are checked against; see `Resume`."""
@@ -246,7 +234,7 @@ class Orders:
             datasets=tuple(one.contents(self.unit, its) for one, its in zip(self.opened.datasets, files, strict=True)),
             mixing=self.opened.mixing,
             units=ROWS if self.unit is None else self.unit.identity,
-            **self._settings | {"window": self.first.window},
+            **self._settings | {"window": self.order.window},
         )
         return Resume(beginning=beginning, files=files, takes_window=takes_window)
 
@@ -269,18 +257,9 @@ class Orders:
         other._make()
         return other
 
-    def order_in(self, epoch: int) -> Order | MixtureOrder:
-        """Return the order of an epoch: the same in every one, but for draws and an epoch that files were added to."""
-        mine = self._under_way
-        if self._mixed is not None:
-            return self._mixed
-        if mine is not None and mine.epoch == epoch:
-            return self._alone(epoch, mine.datasets[0])
-        return self._alone(epoch, None) if isinstance(self.unit, Weighted) else self.first
-
-    def lanes_of_epoch(self, epoch: int) -> Sequence[EpochOrder] | Sequence[MixtureEpoch]:
+    def lanes_of_epoch(self, epoch: int) -> Sequence[MixtureEpoch]:
         """Return the orders of all lanes in an epoch."""
-        return self.order_in(epoch).lanes_of_epoch(epoch)
+        return self.order.lanes_of_epoch(epoch)
 
     def report(self) -> UnitsReport:
         """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
@@ -309,9 +288,11 @@ class Orders:
         return self.opened.datasets[which].num_samples if units is None else np.asarray(units.num_units, np.int64)
 
     def _chunks_in(self, which: int, own_epoch: int) -> tuple[Int64 | None, Int64 | None]:
-        """Return draws and segments of a data set of a mixture, in the epoch of its own to which files were added."""
-        mine, segments = self._under_way, None
-        if mine is not None and mine.leg is not None and mine.leg.streams[which][0] == own_epoch:
+        """Return draws of a data set, and segments where it is in the epoch of its own to which files were added."""
+        mine, grown, segments = self._under_way, None, None
+        if mine is not None:
+            grown = mine.leg.streams[which][0] if mine.leg is not None else None if self.names else mine.epoch
+        if mine is not None and grown == own_epoch:
             segments = self.opened.datasets[which].segments(mine.datasets[which])
         return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
 

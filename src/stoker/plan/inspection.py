@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import FieldError
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
 from stoker.loader.orders import UnitsReport, report_on, window_chunks
@@ -31,20 +33,16 @@ from stoker.storage.each import for_each
 _LENGTH_BYTES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(NamedTuple):
     """Minimum, median and maximum of some numbers; zeros where there are none."""
 
     minimum: int
     median: int
     maximum: int
 
-    @classmethod
-    def of(cls, values: npt.NDArray[np.int64]) -> Spread:
-        """Return the spread of these values."""
-        if not values.size:
-            return cls(minimum=0, median=0, maximum=0)
-        return cls(minimum=int(values.min()), median=int(np.median(values)), maximum=int(values.max()))
+
+def _spread(values: Int64) -> Spread:
+    return Spread(*map(int, np.quantile(values, (0, 0.5, 1)))) if values.size else Spread(0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +73,8 @@ class SourceOverview:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection:
-    """What is known of a data set before any row is read. K is the number of chunks.
+class DatasetInspection:
+    """What is known of one data set before any row is read. K is the number of chunks.
 
     Attributes:
         catalogue: The opened data set.
@@ -108,23 +106,23 @@ class Inspection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureInspection:
-    """What is known of a mixture before any row is read.
+class Inspection:
+    """What is known of a data set, or of all of a mixture, before any row is read.
 
     Attributes:
-        mixture: What the user wrote.
+        mixture: What the user wrote, where it is one.
         fingerprint: Of all of it.
-        parts: Each data set by its name.
+        parts: Each data set by its name; one that stands alone under an empty one.
         counts: Name -> samples that it gives to an epoch, or units, where the order counts these; None where a loader
             would refuse the mixture.
         num_samples: Name -> samples, or units, that it has.
         window: Chunks of each data set that are mixed together where nobody says otherwise, None where not known.
-        problems: Why a loader would refuse the mixture, those of its data sets included.
+        problems: Why a loader would refuse it, those of its data sets included.
     """
 
-    mixture: Mixture
+    mixture: Mixture | None
     fingerprint: str
-    parts: Mapping[str, Inspection]
+    parts: Mapping[str, DatasetInspection]
     counts: Mapping[str, int] | None
     num_samples: Mapping[str, int]
     window: int | None
@@ -132,14 +130,14 @@ class MixtureInspection:
 
 
 def inspect(
-    dataset: Dataset,
+    dataset: Dataset | Mixture,
     *,
     cache: Path | None = None,
     num_threads: int = 8,
     unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> Inspection:
-    """Return what a loader would make of a data set; only footers are read, and a filter's columns.
+    """Return what a loader would make of a data set or mixture; only footers are read, and a filter's columns.
 
     Args:
         dataset: What to look at.
@@ -155,37 +153,25 @@ def inspect(
         CacheError: The cache cannot be used.
     """
     known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True, unit=unit, on_count=on_count)
-    return _inspect_set(known.datasets[0], unit, num_threads=num_threads)
-
-
-def inspect_mixture(
-    mixture: Mixture,
-    *,
-    cache: Path | None = None,
-    num_threads: int = 8,
-    unit: SamplingUnit | None = None,
-    on_count: OnCount | None = None,
-) -> MixtureInspection:
-    """Return what a loader would make of a mixture; see `inspect`."""
-    known = open_known(mixture, cache=cache, num_threads=num_threads, counts_present=True, unit=unit, on_count=on_count)
     parts = {name: _inspect_set(one, unit, num_threads=num_threads) for name, one in known.named.items()}
-    problems = [f"{name}: {problem}" for name, part in parts.items() for problem in part.problems]
+    problems = [f"{name}: {one}" if name else one for name, part in parts.items() for one in part.problems]
     num_samples = {
         name: part.num_samples if part.units is None else part.units.num_units for name, part in parts.items()
     }
-    counts, window = None, None
+    counts, window, mixture = None, None, known.mixture
     if not problems:
         try:
             spec = known.planned_spec()
-            weights = None if mixture.weights is None else [mixture.weights[name] for name in mixture.names]
-            sizes = list(num_samples.values())
-            found = mixture_counts(sizes, weights=weights, until=mixture.until, names=mixture.names)
-            counts = dict(zip(mixture.names, found, strict=True))
+            counts, window = num_samples, None if spec is None else known.window(None, spec)
+            if mixture is not None:
+                weights = None if mixture.weights is None else [mixture.weights[name] for name in mixture.names]
+                sizes = list(num_samples.values())
+                found = mixture_counts(sizes, weights=weights, until=mixture.until, names=mixture.names)
+                counts = dict(zip(mixture.names, found, strict=True))
         except (FieldError, ValueError) as error:
             problems.append(str(error))
-        else:
-            window = None if spec is None else known.window(None, spec)
-    return MixtureInspection(
+            counts = window = None
+    return Inspection(
         mixture=mixture,
         fingerprint=known.fingerprint(known.unit),
         parts=parts,
@@ -196,29 +182,31 @@ def inspect_mixture(
     )
 
 
-def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int) -> Inspection:
+def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int) -> DatasetInspection:
     catalogue, dataset = known.catalogue, known.catalogue.dataset
     source = _overview(catalogue, num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
-    spec = known.spec
-    problems: tuple[str, ...] = ()
-    if dataset.transform is None:
-        spec, problems = _planned(catalogue, columns)
+    spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(catalogue, columns)
     if unit is not None and spec is not None:
         unit.check(spec)
-    num_samples = int(catalogue.num_samples.sum())
-    sample_bytes, is_exact = _sample_bytes(spec, columns)
-    return Inspection(
+    sample_bytes = size_bytes = window = None
+    if spec is not None:
+        sample_bytes = _sample_bytes(spec, columns)
+        size_bytes = None if sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes)
+        num_filled = int(np.count_nonzero(catalogue.num_samples))
+        window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
+        window = num_filled if window is None else min(window, num_filled)
+    return DatasetInspection(
         catalogue=catalogue,
         source=source,
         columns=columns,
         spec=spec,
         problems=problems,
-        num_samples=num_samples,
+        num_samples=int(catalogue.num_samples.sum()),
         sample_bytes=sample_bytes,
-        is_exact=is_exact,
-        size_bytes=None if spec is None or sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes),
-        window=None if spec is None else _window(catalogue, spec),
+        is_exact=spec is not None and not spec.ragged and not spec.keys,
+        size_bytes=size_bytes,
+        window=window,
         num_present=known.num_present,
         units=None if unit is None else report_on(unit, known.index, num_samples=catalogue.num_samples),
     )
@@ -238,18 +226,13 @@ def _planned(catalogue: Catalogue, columns: tuple[ColumnAnswer, ...]) -> tuple[S
     return spec, ()
 
 
-def _sample_bytes(spec: Spec | None, columns: tuple[ColumnAnswer, ...]) -> tuple[float | None, bool]:
-    """Return the mean bytes of a sample's record and lists, and whether they are the same for all."""
-    if spec is None:
-        return None, False
-    if not spec.ragged:
-        return float(spec.unshared_bytes), not spec.keys
+def _sample_bytes(spec: Spec, columns: tuple[ColumnAnswer, ...]) -> float | None:
+    """Return the mean bytes of a sample's record and lists; None where columns do not tell those of a list."""
     ragged = {entry.name for entry in spec.ragged}
     lists = [answer.sample_bytes for answer in columns if answer.field in ragged]
-    known = {answer.field for answer in columns if answer.sample_bytes is not None}
-    if not ragged <= known:
-        return None, False
-    return spec.unshared_bytes + sum(size for size in lists if size is not None), False
+    if not ragged <= {answer.field for answer in columns if answer.sample_bytes is not None}:
+        return None
+    return spec.unshared_bytes + float(sum(size for size in lists if size is not None))
 
 
 def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
@@ -257,19 +240,12 @@ def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
     counts = catalogue.num_samples
     records = -(-(counts * spec.unshared_bytes) // PAGE_BYTES) * PAGE_BYTES
     lists = counts.sum() * (sample_bytes - spec.unshared_bytes)
-    return int(records.sum() + lists) + (_header_bytes(catalogue, spec) * len(counts) if len(counts) else 0)
-
-
-def _header_bytes(catalogue: Catalogue, spec: Spec) -> int:
-    """Return the header of a chunk: whole pages, so that what differs between chunks seldom counts."""
+    if not len(counts):
+        return 0
+    # Whole pages, so that what differs between the headers of chunks seldom counts.
     about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
-    return len(prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header)
-
-
-def _window(catalogue: Catalogue, spec: Spec) -> int:
-    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
-    num_filled = int(np.count_nonzero(catalogue.num_samples))
-    return num_filled if window is None else min(window, num_filled)
+    header = prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header
+    return int(records.sum() + lists) + len(header) * len(counts)
 
 
 def _overview(catalogue: Catalogue, num_threads: int) -> SourceOverview:
@@ -302,8 +278,8 @@ def _overview(catalogue: Catalogue, num_threads: int) -> SourceOverview:
         size_bytes=catalogue.file_bytes,
         num_rows=int(every[:, 0].sum()),
         num_row_groups=len(every),
-        rows_a_group=Spread.of(every[:, 0]),
-        bytes_a_group=Spread.of(every[:, 1]),
+        rows_a_group=_spread(every[:, 0]),
+        bytes_a_group=_spread(every[:, 1]),
         nulls={
             name: None if (counts < 0).any() else int(counts.sum()) for name, counts in catalogue.null_counts.items()
         },

@@ -1,11 +1,16 @@
-"""Opening data sets to plan with them, not to load from them: footers, and what a cache already knows."""
+"""Data sets opened to plan with them, not to load from them: their orders, and what a cache has of what steps need."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, NoReturn
+
+import numpy as np
 
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
@@ -20,6 +25,13 @@ from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import makes_tokens
 from stoker.loader.orders import CountedSet, CountedSets, Orders, window_chunks
+from stoker.sampling.epoch import EpochOrder
+from stoker.sampling.steps import RankShare, Steps
+
+# Chunks that were published with longer pauses between them were not all that could be had.
+_PAUSE_S = 10.0
+# Of fewer chunks, how long they took says little.
+_LEAST_CHUNKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,44 +134,39 @@ def open_known(
             mixture have different specs.
         CacheError: The folder is no cache, or cannot be used.
     """
-    is_strange = cache is not None and not is_cache(cache) and cache.exists()
-    if cache is not None and is_strange and (not cache.is_dir() or any(cache.iterdir())):
+    is_there = cache is not None and is_cache(cache)
+    if cache is not None and cache.exists() and not is_there and (not cache.is_dir() or any(cache.iterdir())):
         Store(cache).close()  # says what is wrong with it
-
-    def open_set(one: Dataset, store: Store | None) -> KnownSet:
-        folder = None if store is None else store.path
-        rule = None if unit is None else unit.rule
-        catalogue = one.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
-        keys = [*map(catalogue.key, range(len(catalogue)))] if store is not None else []
-        index = None
-        if unit is not None:
-
-            def refused() -> Int64:
-                raise ValueError(
-                    f"only the transform's result says how many {unit.told()} there are: name the cache of a loader "
-                    "that has run, which knows"
-                )
-
-            index = open_index(
-                unit,
-                catalogue,
-                folder=folder,
-                num_threads=num_threads,
-                on_progress=on_count,
-                token_counts=refused if makes_tokens(unit, one) else None,
-            )
-        return KnownSet(
-            catalogue=catalogue,
-            spec=None if store is None else store.spec_of(keys),
-            num_present=None if cache is None or not counts_present else sum(map(store.has, keys)) if store else 0,
-            index=index,
-        )
-
     opened = []
     for name, one in {"": dataset}.items() if isinstance(dataset, Dataset) else dataset.datasets.items():
-        with naming(name), Store(cache) if cache is not None and is_cache(cache) else nullcontext() as store:
-            opened.append(open_set(one, store))
+        with naming(name), Store(cache) if cache is not None and is_there else nullcontext() as store:
+            folder = None if store is None else store.path
+            rule = None if unit is None else unit.rule
+            catalogue = one.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
+            keys = [] if store is None else [*map(catalogue.key, range(len(catalogue)))]
+            index = None
+            if unit is not None:
+                index = open_index(
+                    unit,
+                    catalogue,
+                    folder=folder,
+                    num_threads=num_threads,
+                    on_progress=on_count,
+                    token_counts=partial(_refuse, unit) if makes_tokens(unit, one) else None,
+                )
+            num_present = None
+            if cache is not None and counts_present:
+                num_present = 0 if store is None else sum(map(store.has, keys))
+            spec = None if store is None else store.spec_of(keys)
+            opened.append(KnownSet(catalogue=catalogue, spec=spec, num_present=num_present, index=index))
     return Known(datasets=tuple(opened), mixture=None if isinstance(dataset, Dataset) else dataset, unit=unit)
+
+
+def _refuse(unit: SamplingUnit) -> NoReturn:
+    raise ValueError(
+        f"only the transform's result says how many {unit.told()} there are: name the cache of a loader that has run, "
+        "which knows"
+    )
 
 
 def plan_orders(
@@ -192,4 +199,86 @@ def plan_orders(
         seed=seed,
         window=known.window(window, spec if needs_spec else None),
         lanes=lanes,
+    )
+
+
+def needed_chunks(
+    orders: Orders, steps: Steps, which: range, shards: Iterable[RankShare], *, epoch: int
+) -> list[Int64]:
+    """Return the chunks of the windows that some ranks open for some steps, of each data set, in order of use.
+
+    Args:
+        orders: The orders of the data sets.
+        steps: The epoch's steps.
+        which: Numbers of the steps.
+        shards: The ranks.
+        epoch: Which epoch.
+    """
+    lanes = orders.lanes_of_epoch(epoch)
+    windows: dict[tuple[int, int, int, int], EpochOrder] = {}  # lane, data set, its own epoch and window
+    for shard in shards:
+        for piece in (piece for step in which for piece in steps.slices(step, shard)):
+            for part, own, start, stop in lanes[piece.lane].stretches(piece.start, piece.stop):
+                order = lanes[piece.lane].component_epoch(part, own)
+                first, last = order.windows_of([start, stop - 1]).tolist()
+                windows |= {(piece.lane, part, own, window): order for window in range(first, last + 1)}
+    found: list[dict[int, None]] = [{} for _ in orders.opened.datasets]
+    for (_, part, _, window), order in windows.items():
+        found[part].update(dict.fromkeys(order.window_chunks(window).tolist()))
+    return [np.array(list(chunks), dtype=np.int64) for chunks in found]
+
+
+class BuildRate(NamedTuple):
+    """How fast chunks come.
+
+    Attributes:
+        samples_s: Samples a second.
+        is_bound: Whether nothing but reading was measured, so that it takes longer.
+        told: Where it is known from, in words.
+    """
+
+    samples_s: float
+    is_bound: bool
+    told: str
+
+
+def noted_rate(known: KnownSet, store: Store, present: Sequence[int]) -> BuildRate | None:
+    """Return how fast the chunks that are there were published last, as their files say; None where they do not."""
+    written = []
+    for chunk in present:
+        try:
+            written.append((store.path_of(known.catalogue.key(chunk)).stat().st_mtime, chunk))
+        except OSError:
+            continue
+    written.sort()
+    times = np.array([at for at, _ in written])
+    first = int(np.flatnonzero(np.diff(times) > _PAUSE_S)[-1]) + 1 if (np.diff(times) > _PAUSE_S).any() else 0
+    chunks = [chunk for _, chunk in written[first:]]
+    if len(chunks) < _LEAST_CHUNKS or times[-1] <= times[first]:
+        return None
+    # The time that the first of them took is not known.
+    num_samples = int(known.num_samples[chunks[1:]].sum())
+    return BuildRate(
+        samples_s=num_samples / float(times[-1] - times[first]),
+        is_bound=False,
+        told=f"as the last {len(chunks)} chunks that were built here",
+    )
+
+
+def measured_rate(known: KnownSet, chunk: int, *, num_threads: int) -> BuildRate:
+    """Return how fast chunks could come at most: reads one, and counts neither transform nor writing.
+
+    Blocks: until it is read and decoded.
+
+    Raises:
+        SourceError: It cannot be.
+    """
+    start_s, num_rows = time.perf_counter(), 0
+    for _, table in known.catalogue.read(chunk):
+        num_rows += table.num_rows
+    passed_s = max(time.perf_counter() - start_s, 1e-9)
+    return BuildRate(
+        samples_s=num_threads * num_rows / passed_s,
+        is_bound=True,
+        told="reading and decoding one chunk, as fast in every thread; transform and writing come on top",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import naming
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.loader.orders import Orders
 from stoker.plan.known import Known
-from stoker.sampling.epoch import Order
 from stoker.sampling.quality import Quality, quality
 from stoker.sampling.units import Units
 
@@ -47,14 +46,14 @@ class Labels:
     are_values: bool
 
 
-def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: int = 8) -> tuple[Labels, ...]:
+def read_labels(catalogues: Mapping[str, Catalogue], column: str, *, num_threads: int = 8) -> tuple[Labels, ...]:
     """Return the class of every sample by a column's value; data sets have their classes in common.
 
     Up to 64 different values are classes, null is one of them; more numbers, dates or words are cut into 64 ranges of
     about equal size, in their own order.
 
     Args:
-        datasets: Name -> samples; a data set's filter counts, its fields and transform do not.
+        catalogues: Name -> data set; its filter counts, its columns, fields and transform do not.
         column: The column, which all of them have.
         num_threads: Threads that read it.
 
@@ -63,21 +62,32 @@ def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: in
             data set and words in another.
         SourceError: It cannot be read.
     """
-    catalogues = {}
-    for name, dataset in datasets.items():
+    types: dict[str, pa.Schema] = {}
+    for name, catalogue in catalogues.items():
         with naming(name):
-            catalogues[name] = _open_column(dataset, column, num_threads)
-    kinds = {name: catalogue.schema.field(0).type for name, catalogue in catalogues.items()}
-    are_numbers = {name: _is_number(comparable_type(kind)) for name, kind in kinds.items()}
-    if len(set(are_numbers.values())) > 1:
-        told = ", ".join(f"{kind} in {name!r}" for name, kind in kinds.items())
+            types[name] = catalogue.types_of([column])
+            kind = comparable_type(types[name].field(0).type)
+            if pa.types.is_nested(kind) or pa.types.is_null(kind):
+                raise FieldError(
+                    f"column {column!r} ({kind}) has no classes to count; choose one of numbers, dates or words",
+                    columns=[column],
+                )
+    are_numbers = {_is_number(comparable_type(schema.field(0).type)) for schema in types.values()}
+    if len(are_numbers) > 1:
+        told = ", ".join(f"{schema.field(0).type} in {name!r}" for name, schema in types.items())
         raise FieldError(
             f"column {column!r} is {told}: values that cannot be compared are no common labels", columns=[column]
         )
-    is_number = all(are_numbers.values())
-    parts = [_read_column(catalogue, is_number, num_threads) for catalogue in catalogues.values()]
-    together = [one for part in parts for one in part]
-    values = np.concatenate([np.empty(0), *together]) if is_number else _ranks(together, column)
+    together: list[Any] = []  # of each fragment: numbers and times as floats, NaN for null; words as a dictionary
+    for name, catalogue in catalogues.items():
+        found: list[Any] = [np.empty(0)] * len(catalogue)
+
+        def take(j: int, table: pa.Table, _: object, found: list[Any] = found) -> None:
+            found[j] = (_numbers if True in are_numbers else _words)(comparable(table.column(0)))
+
+        catalogue.read_every(types[name], take, num_threads=num_threads)
+        together += found
+    values = np.concatenate([np.empty(0), *together]) if True in are_numbers else _ranks(together, column)
     codes, are_values = _classes(values)
     num_classes = len(np.bincount(codes))
     ends = np.cumsum([catalogue.num_samples.sum() for catalogue in catalogues.values()])[:-1]
@@ -87,41 +97,14 @@ def read_labels(datasets: Mapping[str, Dataset], column: str, *, num_threads: in
     )
 
 
-def _open_column(dataset: Dataset, column: str, num_threads: int) -> Catalogue:
-    # As few columns make larger fragments, but the samples and their order are the same.
-    catalogue = dataset.with_columns([column]).open(None, num_threads=num_threads)
-    if catalogue.schema.names != [column]:
-        raise FieldError(
-            f"column {column!r} is a struct of {len(catalogue.schema)} columns; name one: "
-            f"{', '.join(catalogue.schema.names)}",
-            columns=[column],
-        )
-    kind = comparable_type(catalogue.schema.field(0).type)
-    if pa.types.is_nested(kind) or pa.types.is_null(kind):
-        raise FieldError(
-            f"column {column!r} ({kind}) has no classes to count; choose one of numbers, dates or words",
-            columns=[column],
-        )
-    return catalogue
+def _numbers(column: pa.ChunkedArray) -> Any:
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return column.cast(pa.float64(), safe=False).to_numpy()
 
 
-def _read_column(
-    catalogue: Catalogue, is_number: bool, num_threads: int
-) -> list[npt.NDArray[np.float64] | pa.DictionaryArray]:
-    """Return the values of each fragment: numbers and times as floats, NaN for null; words as a dictionary."""
-    found = [np.empty(0)] * len(catalogue)
-
-    def take(j: int, table: pa.Table, _: object) -> None:
-        column = comparable(table.column(0))
-        if not is_number:
-            found[j] = column.cast(pa.large_binary()).combine_chunks().dictionary_encode()
-            return
-        if pa.types.is_temporal(column.type):
-            column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
-        found[j] = column.cast(pa.float64(), safe=False).to_numpy()
-
-    catalogue.read_every(catalogue.schema, take, num_threads=num_threads)
-    return found
+def _words(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    return column.cast(pa.large_binary()).combine_chunks().dictionary_encode()
 
 
 def _ranks(parts: Sequence[pa.DictionaryArray], column: str) -> npt.NDArray[np.float64]:
@@ -171,18 +154,17 @@ def label_quality(
         codes: npt.NDArray[np.uint8] = labels_in(which, own_epoch).codes[place]
         return codes
 
-    order = orders.order_in(epoch)
+    order = orders.order
     first_files = np.cumsum([0, *(len(one.catalogue.files) for one in known.datasets)]).tolist()
     return quality(
         order,
         batch_size=batch_size,
-        label_of=label_of,
-        label_counts=[
-            labels_in(which, epoch if isinstance(order, Order) else 0).counts for which in range(len(labels))
-        ],
+        labels=(label_of, [labels_in(which, epoch if order.is_alone else 0).counts for which in range(len(labels))]),
         epoch=epoch,
         num_batches=num_batches,
-        files=[one.catalogue.file_of_chunk + first for one, first in zip(known.datasets, first_files, strict=False)],
+        files=np.concatenate(
+            [one.catalogue.file_of_chunk + first for one, first in zip(known.datasets, first_files, strict=False)]
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
@@ -34,13 +34,15 @@ _MIN_NARROWER = 0.01
 _HEADROOM = 2
 
 
-def _look_at(catalogue: Catalogue) -> Iterator[tuple[Arrays, Spec, int]]:
-    """Yield what the first rows of some fragments become: arrays, what a sample is, and how many rows.
+def _look_at(catalogue: Catalogue) -> tuple[Spec, list[Arrays], list[int]]:
+    """Return what a sample is, and of the first rows of some fragments: their arrays, and how many rows they are.
 
     Raises:
         StokerError: A fragment cannot be read, transformed, or become tensors.
     """
-    dataset = catalogue.dataset
+    dataset, spec = catalogue.dataset, Spec(())
+    parts: list[Arrays] = []
+    nums: list[int] = []
     filled = np.flatnonzero(catalogue.num_samples)
     chosen = filled[np.unique(np.linspace(0, len(filled) - 1, _MAX_FRAGMENTS).astype(int))] if len(filled) else filled
     for i in chosen.tolist():
@@ -48,8 +50,10 @@ def _look_at(catalogue: Catalogue) -> Iterator[tuple[Arrays, Spec, int]]:
             table = next(table for j, table in tables if j == i).slice(0, -(-_MAX_ROWS // len(chosen)))
         columns = table if dataset.transform is None else dataset.transform(table)
         where = str(catalogue.fragments[i])
-        arrays = to_arrays(columns, dataset.fields, where=where)
-        yield arrays, plan_spec(columns, dataset.fields, where=where), table.num_rows
+        parts.append(to_arrays(columns, dataset.fields, where=where))
+        nums.append(table.num_rows)
+        spec = plan_spec(columns, dataset.fields, where=where)
+    return spec, parts, nums
 
 
 # ---------------------------------------------------------------------- what neighbours share
@@ -121,17 +125,15 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
     Raises:
         StokerError: A fragment cannot be read, transformed, or become tensors.
     """
-    changes: dict[str, list[Bools]] = {}
-    sizes: dict[str, float] = {}
-    num_rows, spec = 0, Spec(())
-    for arrays, spec, num in _look_at(catalogue):
-        num_rows += num
-        for entry in spec:
-            changes.setdefault(entry.name, []).append(find_begins([arrays[entry.name]], num_rows=num))
-            num_bytes = _num_offsets(arrays[entry.name]) * 8 + len(_values(arrays[entry.name])) * entry.value_bytes
-            sizes[entry.name] = sizes.get(entry.name, 0) + num_bytes
-    begins = {name: np.concatenate(parts) for name, parts in changes.items()}
-    means = {name: size / max(num_rows, 1) for name, size in sizes.items()}
+    spec, parts, nums = _look_at(catalogue)
+    num_rows = sum(nums)
+    begins, means = {}, {}
+    for entry in spec:
+        found = [arrays[entry.name] for arrays in parts]
+        pairs = zip(found, nums, strict=True)
+        begins[entry.name] = np.concatenate([find_begins([field], num_rows=num) for field, num in pairs])
+        num_bytes = sum(_num_offsets(field) * 8 + len(_values(field)) * entry.value_bytes for field in found)
+        means[entry.name] = num_bytes / max(num_rows, 1)
     filled = catalogue.num_samples[catalogue.num_samples > 0]
     window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
     return SharingFound(
@@ -253,20 +255,13 @@ def find_narrowing(catalogue: Catalogue) -> NarrowingFound:
     Raises:
         StokerError: A fragment cannot be read, transformed, or become tensors.
     """
-    values: dict[str, list[Array]] = {}
-    entries: dict[str, Entry] = {}
-    num_rows, num_bytes = 0, 0
-    for arrays, spec, num in _look_at(catalogue):
-        num_rows += num
-        for entry in spec:
-            num_bytes += arrays[entry.name].nbytes
-            entries[entry.name] = entry
-            values.setdefault(entry.name, []).append(_values(arrays[entry.name]))
-    row_bytes = num_bytes / max(1, num_rows)
+    spec, parts, nums = _look_at(catalogue)
+    num_rows = sum(nums)
+    row_bytes = sum(arrays[name].nbytes for arrays in parts for name in spec.names) / max(1, num_rows)
     proposals = (
-        _narrower(entries[name], np.concatenate(parts), num_rows)
-        for name, parts in values.items()
-        if entries[name].compact is None
+        _narrower(entry, np.concatenate([_values(arrays[entry.name]) for arrays in parts]), num_rows)
+        for entry in spec
+        if entry.compact is None
     )
     return NarrowingFound(
         fields=tuple(one for one in proposals if one and one.row_bytes - one.kept_bytes >= _MIN_NARROWER * row_bytes),

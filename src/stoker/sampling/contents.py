@@ -50,8 +50,12 @@ def checked_values(data: object, kinds: Kinds, what: str) -> Mapping[str, Any]:
     Raises:
         ValueError: It has others.
     """
-    if not isinstance(data, Mapping) or data.keys() != kinds.keys():
+    if not isinstance(data, Mapping):
         raise ValueError(f"{what} is told by {', '.join(kinds)}")
+    differ = [f"{name} of {what} is missing" for name in sorted(kinds.keys() - data.keys())]
+    differ += [f"{name} of {what} is not known" for name in sorted(data.keys() - kinds.keys())]
+    if differ:
+        raise ValueError(", ".join(differ))
     for name, kind in sorted(kinds.items()):
         if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind):
             raise ValueError(f"{name} of {what} is {data[name]!r}")

@@ -21,7 +21,7 @@ from stoker._native import WindowOrder
 from stoker._native import permute as _permute
 from stoker._native import unpermute as _unpermute
 from stoker.arguments import integer
-from stoker.fields.offsets import Int64, offsets_of
+from stoker.fields.offsets import Bools, Int64, offsets_of
 from stoker.hashing import order_key
 
 # Beyond, the doubled domain of a permutation's walk would not fit a signed 64-bit index.
@@ -158,6 +158,7 @@ class Order:
         self.seed = integer(seed, "seed", at_least=None)
         self.window = None if window is None else integer(window, "window")
         self.lanes = integer(lanes, "lanes")
+        self._held: dict[int, list[tuple[Int64, Int64, Int64]]] = {}  # as `held` says: the same in every epoch
         self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
         if segments is not None:
             numbers = as_index(segments, name="segments")
@@ -165,11 +166,6 @@ class Order:
                 raise ValueError(f"{numbers.size} segments for {counts.size} chunks")
             by_number = [np.flatnonzero(numbers == number).astype(np.int64) for number in np.unique(numbers)]
             self._members = tuple(by_number) or self._members
-
-    @property
-    def num_chunks(self) -> int:
-        """Chunks, those without samples included."""
-        return self.chunk_starts.size - 1
 
     @property
     def num_samples(self) -> int:
@@ -189,7 +185,7 @@ class Order:
     def with_lane_sizes(self, lane_sizes: tuple[int, ...]) -> Order:
         """Return the same chunks in lanes of these sizes, which are those of an equal share, give or take one."""
         other = copy.copy(self)
-        other.lane_sizes, other._segment_sizes = lane_sizes, [lane_sizes]
+        other.lane_sizes, other._segment_sizes, other._held = lane_sizes, [lane_sizes], {}
         return other
 
     def held(self, lane: int) -> list[tuple[Int64, Int64, Int64]]:
@@ -197,6 +193,8 @@ class Order:
 
         Shape [K] each: chunks of which it has rows.
         """
+        if lane in self._held:
+            return self._held[lane]
         found = []
         for members, sizes in zip(self._members, self._segment_sizes, strict=True):
             starts = offsets_of(np.diff(self.chunk_starts)[members])
@@ -207,29 +205,8 @@ class Order:
             begins, ends = np.maximum(starts[low:high], first), np.minimum(starts[low + 1 : high + 1], last)
             filled = np.flatnonzero(ends > begins)
             found.append((members[low:high][filled], (begins - starts[low:high])[filled], (ends - begins)[filled]))
+        self._held[lane] = found
         return found
-
-    def lane_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
-        """Return the lane of each sample. Shape [B].
-
-        Args:
-            chunk: Chunks, in fixed order. Shape [B].
-            row: Rows in those chunks. Shape [B].
-
-        Raises:
-            ValueError: A chunk or a row does not exist.
-        """
-        chunk, row = as_index(chunk, stop=self.num_chunks, name="chunk"), as_index(row, name="row")
-        missing = np.flatnonzero(row >= np.diff(self.chunk_starts)[chunk])
-        if missing.size:
-            raise ValueError(f"chunk {chunk[missing[0]]} has no row {row[missing[0]]}")
-        lanes = np.zeros(chunk.shape, dtype=np.int64)
-        for members, sizes in zip(self._members, self._segment_sizes, strict=True):
-            starts = np.zeros(self.num_chunks, dtype=np.int64)
-            starts[members] = offsets_of(np.diff(self.chunk_starts)[members])[:-1]
-            inside = np.isin(chunk, members)
-            lanes[inside] = np.searchsorted(np.cumsum(sizes), (starts[chunk] + row)[inside], side="right")
-        return lanes
 
     def epoch(self, epoch: int, *, lane: int = 0) -> EpochOrder:
         """Return the order of one lane in one epoch.
@@ -240,10 +217,6 @@ class Order:
             ValueError: `epoch` is negative, or there is no such lane.
         """
         return EpochOrder(self, epoch=epoch, lane=lane)
-
-    def component_in(self, component: int, epoch: int) -> Order:  # noqa: ARG002
-        """Return this order, as a mixture does that of a component in one of its own epochs."""
-        return self
 
     def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
         """Return the orders of all lanes in one epoch, lane 0 first."""
@@ -289,6 +262,8 @@ class EpochOrder:
     Attributes:
         epoch: Which epoch.
         lane: Which lane.
+        num_samples: Samples of this lane.
+        num_windows: Windows of this lane; none of them is empty.
         window_starts: Position at which each window begins, and the end. Shape [num_windows + 1].
     """
 
@@ -312,35 +287,22 @@ class EpochOrder:
             window_slots.append(before + np.arange(1, num_windows + 1) * chunks.size // max(num_windows, 1))
             before += chunks.size
         self._window_slots: Int64 = np.concatenate(window_slots)
+        self.num_windows = self._window_slots.size - 1
         num_slots = of_slot.size
         self._slot_counts: Int64 = sizes[of_slot]
         self._slot_chunks: Int64 = held[of_slot]
         self._slot_starts: Int64 = offsets_of(self._slot_counts)[:-1]
-        self._slot_first_rows: Int64 = rows[of_slot]
-        self._row_shifts: Int64 = self._slot_first_rows - self._slot_starts
-        self._num_samples = order.lane_sizes[lane]
-        self.window_starts: Int64 = np.append(self._slot_starts, self._num_samples)[self._window_slots]
-        # The slot of each chunk, in fixed order.
-        self._places = np.argsort(self._slot_chunks, kind="stable")
-        self._chunks: Int64 = self._slot_chunks[self._places]
+        self._row_shifts: Int64 = rows[of_slot] - self._slot_starts
+        self.num_samples = order.lane_sizes[lane]
+        self.window_starts: Int64 = np.append(self._slot_starts, self.num_samples)[self._window_slots]
 
         # The guide: in which slot each stretch of 2**shift positions begins, so that a search starts where it ends.
-        self._guide_shift = max(self._num_samples // max(_STRETCHES_PER_SLOT * num_slots, 1), 1).bit_length() - 1
-        num_stretches = (self._num_samples >> self._guide_shift) + 1
+        self._guide_shift = max(self.num_samples // max(_STRETCHES_PER_SLOT * num_slots, 1), 1).bit_length() - 1
+        num_stretches = (self.num_samples >> self._guide_shift) + 1
         stretches = np.arange(num_stretches + 1, dtype=np.int64) << self._guide_shift
         self._guide = (np.searchsorted(self._slot_starts, stretches, side="right") - 1).astype(np.int32)
         for array in (self.window_starts, self._slot_chunks):
             array.setflags(write=False)
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of this lane."""
-        return self._num_samples
-
-    @property
-    def num_windows(self) -> int:
-        """Windows of this lane; none of them is empty."""
-        return self._window_slots.size - 1
 
     def window_chunks(self, window: int) -> Int64:
         """Return the chunks of a window in slot order; a read-only view. Shape [K]."""
@@ -371,51 +333,16 @@ class EpochOrder:
         Raises:
             ValueError: A position lies outside [0, num_samples).
         """
-        positions = as_index(positions, stop=self._num_samples, name="position")
+        positions = as_index(positions, stop=self.num_samples, name="position")
         chunk, row = np.empty_like(positions), np.empty_like(positions)
         for window, members in self._by_window(self.window_starts, positions):
             slot, row[members] = _located(self.tables(window), positions[members])
             chunk[members] = self.window_chunks(window)[slot]
         return chunk, row
 
-    # As a mixture's epoch answers: of one component, whose own epoch is this one.
-
-    def components(self, start: int, stop: int) -> Int64:
-        """Return 0 for each position. Shape [B]."""
-        return np.zeros(stop - start, dtype=np.int64)
-
-    def stretches(self, start: int, stop: int) -> tuple[tuple[int, int, int, int], ...]:
-        """Return component, epoch, first and past-the-last position of all positions."""
-        return ((0, self.epoch, start, stop),)
-
-    def streams_at(self, position: int) -> tuple[tuple[int, int], ...]:
-        """Return the epoch, and the position."""
-        return ((self.epoch, position),)
-
-    def own_epochs(self, component: int) -> range:  # noqa: ARG002
-        """Return this epoch."""
-        return range(self.epoch, self.epoch + 1)
-
-    def component_epoch(self, component: int, epoch: int) -> EpochOrder:  # noqa: ARG002
-        """Return this order."""
-        return self
-
-    def position_of(self, component: int, epoch: int, place: int) -> int | None:  # noqa: ARG002
-        """Return a position of this epoch; None of any other."""
-        return place if epoch == self.epoch else None
-
-    def first_use(self, component: int, epoch: int, place: int) -> int:  # noqa: ARG002
-        """Return the position itself."""
-        return place
-
-    def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
-        """Return data set (0), epoch, chunk and row at positions [start, stop), as a mixture does. Shape [B] each.
-
-        Raises:
-            ValueError: They are no positions of this lane.
-        """
-        chunk, row = self.locate(np.arange(start, stop, dtype=np.int64))
-        return np.zeros_like(chunk), np.full_like(chunk, self.epoch), chunk, row
+    def holds(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Bools:
+        """Return which samples are in this lane, by chunk and row. Shape [B] each."""
+        return self._found(chunk, row)[2]
 
     def positions_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
         """Return where in this lane and epoch samples stand: the inverse of `locate`.
@@ -428,22 +355,12 @@ class EpochOrder:
             Positions of this lane. Shape [B].
 
         Raises:
-            ValueError: A sample is not one of this lane (see `Order.lane_of`).
+            ValueError: A sample is not one of this lane (see `holds`).
         """
-        chunk, row = as_index(chunk, name="chunk"), as_index(row, name="row")
-        if chunk.shape != row.shape:
-            raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
-        if not chunk.size:
-            return np.empty(0, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self._chunks, chunk), max(self._chunks.size - 1, 0))
-        if not self._chunks.size or (self._chunks[place] != chunk).any():
-            raise ValueError(f"lane {self.lane} does not hold all of these chunks")
-        slot = self._places[place]
-        inside = row - self._slot_first_rows[slot]
-        missing = np.flatnonzero((inside < 0) | (inside >= self._slot_counts[slot]))
-        if missing.size:
-            raise ValueError(f"lane {self.lane} does not hold chunk {chunk[missing[0]]} row {row[missing[0]]}")
-        place = self._slot_starts[slot] + inside
+        slot, place, is_held = self._found(chunk, row)
+        if not is_held.all():
+            at = int(np.argmin(is_held))
+            raise ValueError(f"lane {self.lane} does not hold chunk {np.ravel(chunk)[at]} row {np.ravel(row)[at]}")
         if not self._shuffle:
             return place
         positions = np.empty_like(place)
@@ -454,13 +371,33 @@ class EpochOrder:
             positions[members] = found
         return positions
 
+    @cached_property
+    def _by_chunk(self) -> tuple[Int64, Int64]:
+        """The lane's chunks in fixed order, and the slot of each."""
+        slots = np.argsort(self._slot_chunks, kind="stable")
+        return self._slot_chunks[slots], slots
+
+    def _found(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> tuple[Int64, Int64, Bools]:
+        """Return the slot of each sample, its place among the lane's slots, and whether it is there. Shape [B] each."""
+        chunk, row = as_index(chunk, name="chunk"), as_index(row, name="row")
+        if chunk.shape != row.shape:
+            raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
+        chunks, slots = self._by_chunk
+        if not chunks.size:
+            return chunk, row, np.zeros(chunk.shape, dtype=np.bool_)
+        at = np.minimum(np.searchsorted(chunks, chunk), chunks.size - 1)
+        slot = slots[at]
+        place = row - self._row_shifts[slot]
+        inside = place - self._slot_starts[slot]
+        return slot, place, (chunks[at] == chunk) & (inside >= 0) & (inside < self._slot_counts[slot])
+
     def windows_of(self, positions: npt.ArrayLike) -> Int64:
         """Return the window of each position. Shape [B].
 
         Raises:
             ValueError: A position lies outside [0, num_samples).
         """
-        positions = as_index(positions, stop=self._num_samples, name="position")
+        positions = as_index(positions, stop=self.num_samples, name="position")
         return np.searchsorted(self.window_starts, positions, side="right") - 1
 
     def _key(self, purpose: str) -> int:

@@ -1,5 +1,7 @@
 """Several data sets as one order, mixed by weights: which of them gives the sample at each position.
 
+A data set that stands alone is a mixture of one, whose own epochs are the mixture's.
+
 positions     0 1 2 3 4 5 6 7 │ 8 ...                      cut into blocks of about 1,024
 component     a b a a a b a a │ a a b ...                  shares exact at each border, arranged by key "mixture:0"
 web (a)       0   1 2 3   4 5   6 7                        each component is a stream of its own epochs,
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -104,17 +106,15 @@ def mixture_counts(
         ValueError: A weight is not a positive number, a component is empty, its share of an epoch is less than half
             a sample, or an epoch would have more than 2**62 samples.
     """
-    if until not in get_args(Until):
-        raise ValueError(f"until must be 'first' or 'last', not {until!r}")
-    names = [str(number) for number in range(len(sizes))] if names is None else names
-    if weights is not None and len(weights) != len(sizes):
-        raise ValueError(f"{len(weights)} weights for {len(sizes)} components")
-    for name, size in zip(names, sizes, strict=True):
-        if size < 1 and weights is not None:
+    if weights is None:
+        return tuple(map(int, sizes))
+    told = [str(number) for number in range(len(sizes))] if names is None else names
+    for name, size in zip(told, sizes, strict=True):
+        if size < 1:
             raise ValueError(f"{name!r} has no samples, so it can have no share of a mixture: leave it out")
     counts = _counts(sizes, weights, until)
-    for name, count, weight in zip(names, counts, weights or counts, strict=True):
-        if not count and weights is not None:
+    for name, count, weight in zip(told, counts, weights, strict=True):
+        if not count:
             raise ValueError(
                 f"{name!r} with weight {weight} would give no sample to an epoch of {sum(counts):,}: raise its weight "
                 "or leave it out"
@@ -124,10 +124,8 @@ def mixture_counts(
     return counts
 
 
-def _counts(sizes: Sequence[int], weights: Sequence[float | Fraction] | None, until: Until) -> tuple[int, ...]:
+def _counts(sizes: Sequence[int], weights: Sequence[float | Fraction], until: Until) -> tuple[int, ...]:
     """Return counts in the shares of the weights, of which the first one, or the last one, is all of its size."""
-    if weights is None:
-        return tuple(map(int, sizes))
     # Through its text: 0.7 shall be 7 / 10, not the binary fraction beside it.
     shares = [weight if isinstance(weight, Fraction) else Fraction(str(weight)) for weight in weights]
     if min(shares) <= 0:
@@ -161,7 +159,8 @@ class MixtureOrder:
 
     Args:
         num_samples: Of each component, samples of each of its chunks in fixed order. Shapes [K].
-        names: Of the components; a component's keys come from its name, so no two are shuffled alike.
+        names: Of the components; a component's keys come from its name, so no two are shuffled alike. None: there is
+            one, which stands alone: its keys come from the seed alone, and its lanes are as `Order` shares them out.
         weights: Shares in any scale; None takes every sample once an epoch.
         until: Whether the "first" or the "last" component that is used up ends the epoch. Means nothing without
             weights, where all end together.
@@ -186,7 +185,7 @@ class MixtureOrder:
         self,
         num_samples: Sequence[npt.ArrayLike],
         *,
-        names: Sequence[str],
+        names: Sequence[str] | None,
         weights: Sequence[float | Fraction] | None,
         until: Until = "first",
         shuffle: bool,
@@ -194,11 +193,12 @@ class MixtureOrder:
         window: int | None,
         lanes: int = 1,
     ) -> None:
-        if len(names) != len(num_samples) or len(set(names)) != len(names) or not names:
+        self.is_alone, self.names = names is None, ("",) if names is None else tuple(names)
+        if not len(self.names) == len(num_samples) == len(set(self.names)) or not self.names:
             raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
         self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), window, lanes, int(seed)
-        alone = [self._component(counts, name) for name, counts in zip(names, num_samples, strict=True)]
-        self.names, self._weights, self._until = tuple(names), weights, until
+        alone = [self._component(counts, name) for name, counts in zip(self.names, num_samples, strict=True)]
+        self._weights, self._until = weights, until
         self.leg: Leg | None = None
         self._chunks_in: ChunksIn | None = None
         self.counts = mixture_counts(
@@ -207,15 +207,18 @@ class MixtureOrder:
         self.rest: tuple[int, ...] = ()
         firsts = list(accumulate((count % self.lanes for count in self.counts[:-1]), initial=0))
         self.components: tuple[Order, ...] = tuple(
-            order.with_lane_sizes(_dealt(order.num_samples, self.lanes, first))
+            order if self.is_alone else order.with_lane_sizes(_dealt(order.num_samples, self.lanes, first))
             for order, first in zip(alone, firsts, strict=True)
         )
-        by_component = [_dealt(count, self.lanes, first) for count, first in zip(self.counts, firsts, strict=True)]
+        by_component = [
+            self.components[0].lane_sizes if self.is_alone else _dealt(count, self.lanes, first)
+            for count, first in zip(self.counts, firsts, strict=True)
+        ]
         # Of each lane, how many samples each component gives to an epoch.
         self.lane_counts: tuple[tuple[int, ...], ...] = tuple(zip(*by_component, strict=True))
         # Of each lane, where between two borders it rounds each component's share.
         self.lane_phases = tuple(zip(*(_phases(counts, turn) for turn, counts in enumerate(by_component)), strict=True))
-        for name, order, counts in zip(names, self.components, by_component, strict=True):
+        for name, order, counts in zip(self.names, self.components, by_component, strict=True):
             if any(count and not size for count, size in zip(counts, order.lane_sizes, strict=True)):
                 raise ValueError(
                     f"{name!r} has {order.num_samples} sample{'s' * (order.num_samples != 1)}, too few to share out "
@@ -226,7 +229,7 @@ class MixtureOrder:
         return Order(
             num_samples,
             shuffle=self.shuffle,
-            seed=component_seed(self.seed, name),
+            seed=self.seed if self.is_alone else component_seed(self.seed, name),
             window=self.window,
             lanes=self.lanes,
             segments=segments,
@@ -248,7 +251,7 @@ class MixtureOrder:
             if self.lanes > 1:
                 raise ValueError("a mixture in lanes cannot go on from another one")
             left = [max(one.num_samples - gave, 0) for one, gave in zip(self.components, leg.given, strict=True)]
-            other.rest = _counts(left, self._weights, self._until)
+            other.rest = tuple(left) if self._weights is None else _counts(left, self._weights, self._until)
         return other
 
     @property
@@ -263,12 +266,16 @@ class MixtureOrder:
 
     def lane_sizes_in(self, epoch: int) -> tuple[int, ...]:
         """Return the samples of each lane in one epoch; in a leg's epoch, those that came before it and the rest."""
+        if self.is_alone:
+            return self.component_in(0, epoch).lane_sizes
         if self.leg is not None and self.leg.epoch == epoch:
             return (self.leg.start + sum(self.rest),)
         return self.lane_sizes
 
     def counts_in(self, epoch: int, lane: int) -> tuple[int, ...]:
         """Return how many samples each component gives to a lane in an epoch, from the leg on in the leg's epoch."""
+        if self.is_alone:
+            return (self.lane_sizes_in(epoch)[lane],)
         return self.rest if self.leg is not None and self.leg.epoch == epoch else self.lane_counts[lane]
 
     def begins_in(self, epoch: int, lane: int) -> tuple[int, ...]:
@@ -291,7 +298,8 @@ class MixtureOrder:
             return order
         counts = np.diff(order.chunk_starts) if counts is None else counts
         found = self._component(counts, self.names[component], segments)
-        return found.with_lane_sizes(order.lane_sizes) if segments is None else found
+        is_own = segments is not None or self.is_alone
+        return found if is_own else found.with_lane_sizes(order.lane_sizes)
 
     def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
         """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
@@ -331,6 +339,8 @@ class MixtureEpoch:
         self._begins = order.begins_in(self.epoch, lane)
         self._phases = order.lane_phases[lane]
         self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
+        if order.is_alone:  # whose lanes may be of other sizes in an epoch that files were added to
+            self._sizes, self._begins = self._counts, (self.epoch * self._counts[0],)
         # Positions that another mixture had; within, positions count from there.
         self.first = order.leg.start if order.leg is not None and order.leg.epoch == self.epoch else 0
         self._size = sum(self._counts)
@@ -342,7 +352,7 @@ class MixtureEpoch:
         self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged_block)
         # Asked for where a batch ends, where the next one begins, and when it is passed.
         self._delivered = lru_cache(maxsize=_NUM_KEPT)(self._count_delivered)
-        self._epoch_of = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
+        self.component_epoch = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
 
     def components(self, start: int, stop: int) -> Int64:
         """Return the component of each position in [start, stop). Shape [B].
@@ -351,8 +361,8 @@ class MixtureEpoch:
             ValueError: They are no positions of this epoch.
         """
         self._check(start, stop)
-        if start == stop:
-            return np.empty(0, dtype=np.int64)
+        if start == stop or len(self._counts) == 1:
+            return np.zeros(stop - start, dtype=np.int64)
         start, stop = start - self.first, stop - self.first
         first, last = self._block_of(start), self._block_of(stop - 1)
         begin = start - sum(self._before(first))
@@ -413,6 +423,8 @@ class MixtureEpoch:
         ordinal, count = epoch * self._sizes[component] + place - self._begins[component], self._counts[component]
         if not 0 <= ordinal < count:
             return self.first if ordinal < 0 else self.num_samples
+        if len(self._counts) == 1:
+            return self.first + ordinal
         # The last block before which it has not been given: one before the first j of c * j / J + p >= ordinal + 1.
         # Worked out, not looked for: a rare component gives nothing in most blocks.
         part, whole = self._phases[component]
@@ -420,10 +432,6 @@ class MixtureEpoch:
         before = self._before(block)
         inside = int(np.flatnonzero(self._block(block) == component)[ordinal - before[component]])
         return self.first + sum(before) + inside
-
-    def component_epoch(self, component: int, epoch: int) -> EpochOrder:
-        """Return the order of this lane of a component in one of its own epochs."""
-        return self._epoch_of(component, epoch)
 
     def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
         """Return component, its own epoch, chunk and row at positions [start, stop). Shape [B] each.
@@ -446,6 +454,7 @@ class MixtureEpoch:
         return range(begin // size, -(-(begin + count) // size)) if size and count else range(0)
 
     def _component_epoch(self, component: int, epoch: int) -> EpochOrder:
+        """Return the order of this lane of a component in one of its own epochs; the last ones are kept."""
         return self._order.component_in(component, epoch).epoch(epoch, lane=self.lane)
 
     def _arranged_block(self, block: int) -> Int64:
@@ -485,6 +494,8 @@ class MixtureEpoch:
 
     def _count_delivered(self, position: int) -> tuple[int, ...]:
         """Return how many samples each component has given before a position, or before the end."""
+        if len(self._counts) == 1:
+            return (position,)
         if position == self._size:
             return self._counts
         block = self._block_of(position)

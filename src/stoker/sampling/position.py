@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from stoker.errors import ResumeError
 from stoker.hashing import ORDER_VERSION, fingerprint
@@ -46,8 +46,7 @@ _MIXTURE_KINDS: Kinds = {"names": (list,), "weights": (list, type(None)), "until
 _LEG_KINDS: Kinds = {"epoch": (int,), "start": (int,), "given": (list, tuple), "streams": (list, tuple)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixing:
+class Mixing(NamedTuple):
     """How a mixture was made of its data sets.
 
     Attributes:
@@ -153,10 +152,6 @@ class Position:
     @classmethod
     def _from(cls, data: Mapping[str, Any]) -> Position:
         given = {name: value for name, value in data.items() if name != "format_version"}
-        differ = [f"{name} is missing" for name in sorted(_KINDS.keys() - given.keys())]
-        differ += [f"{name} is not known" for name in sorted(given.keys() - _KINDS.keys())]
-        if differ:
-            raise ValueError(", ".join(differ))
         checked_values(given, _KINDS, "a position")
         found = cls(
             datasets=tuple(Contents.from_json(one) for one in data["datasets"]),

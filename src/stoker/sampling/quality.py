@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.fields.offsets import Int64
-from stoker.sampling.epoch import Order
 from stoker.sampling.mixture import MixtureOrder
 from stoker.sampling.steps import Samples, Steps, samples_of
 
@@ -141,14 +140,13 @@ class Quality:
 
 
 def quality(
-    order: Order | MixtureOrder,
+    order: MixtureOrder,
     *,
     batch_size: int,
     epoch: int = 0,
     num_batches: int = 256,
-    label_of: LabelOf | None = None,
-    label_counts: Sequence[npt.ArrayLike] | None = None,
-    files: Sequence[Int64] | None = None,
+    labels: tuple[LabelOf, Sequence[npt.ArrayLike]] | None = None,
+    files: Int64 | None = None,
 ) -> Quality:
     """Return how well an order mixes, from evenly spaced batches of one epoch.
 
@@ -160,46 +158,44 @@ def quality(
         batch_size: Samples of a global batch.
         epoch: Which epoch.
         num_batches: How many batches to look at, at most.
-        label_of: Labels of samples; data sets have their labels in common.
-        label_counts: Samples of each label in each whole data set. Shape [C] each. Goes with `label_of`.
-        files: A number for each chunk's file, of each data set; no two share one. Shape [K] each.
+        labels: Tells labels of samples, and the samples of each label in each whole data set, shape [C] each; data
+            sets have their labels in common.
+        files: A number for each chunk's file, of all data sets; no two share one. Shape [K].
 
     Raises:
-        ValueError: The epoch has fewer than two full batches, only one of `label_of` and `label_counts` is given,
-            fewer than two labels occur, or the counts are not those of the data sets.
+        ValueError: The epoch has fewer than two full batches, fewer than two labels occur, or the counts are not those
+            of the data sets.
 
     Examples:
-        >>> sorted_days = Order([1000] * 365, shuffle=True, seed=0, window=4)
+        >>> sorted_days = MixtureOrder([[1000] * 365], names=None, weights=None, shuffle=True, seed=0, window=4)
         >>> round(quality(sorted_days, batch_size=256).num_chunks)
         4
     """
-    steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=batch_size, remainder="drop")
+    steps = Steps(lane_sizes=order.lane_sizes_in(epoch), global_batch_size=batch_size, remainder="drop")
     if steps.num_steps < 2:
         raise ValueError(f"{order.num_samples} samples make fewer than two batches of {batch_size}: nothing to compare")
-    if (label_of is None) != (label_counts is None):
-        raise ValueError("label_of and label_counts go together")
-    mixed = None if isinstance(order, Order) else order
-    sizes = [one.num_samples for one in (mixed.components if mixed else (order,))]
-    label_of = label_of or (lambda which, _, place: place * _NUM_SORTED // sizes[which])
-    expected = _expected_counts(sizes if mixed is None else mixed.counts, sizes, label_counts)
+    sizes = [one.num_samples for one in order.components]
+    label_of: LabelOf = labels[0] if labels else lambda which, _, place: place * _NUM_SORTED // sizes[which]
+    expected = _expected_counts(order.counts, sizes, labels[1] if labels else None)
+    first_chunks = np.cumsum([0, *(len(one.chunk_starts) - 1 for one in order.components)])
     lanes = order.lanes_of_epoch(epoch)
     lags = [1 << i for i in range(batch_size.bit_length() - 1)]
     chi_squares, held, num_chunks, num_files, products = [], [], [], [], np.zeros(len(lags))
     for i in range(looked_at := min(num_batches, steps.num_steps)):
         batch = samples_of(lanes, steps, i * steps.num_steps // looked_at)
-        labels, place = _labels(order, batch, label_of)
-        chi_squares.append(chi_square(labels, expected))
+        label, place = _labels(order, batch, label_of)
+        chi_squares.append(chi_square(label, expected))
         products += [np.mean(place[:-lag] * place[lag:]) for lag in lags]
         held.append(np.bincount(batch.component, minlength=len(sizes)) / batch_size)
-        whose, chunk = _distinct(batch.component, batch.chunk)
+        chunk = np.unique(first_chunks[batch.component] + batch.chunk)
         num_chunks.append(chunk.size)
-        num_files += [np.unique(all_of[chunk[whose == k]]).size for k, all_of in enumerate(files or ())]
+        num_files += [] if files is None else [np.unique(files[chunk]).size]
     return Quality(
         num_batches=looked_at,
         chi_square=float(np.mean(chi_squares)),
         lag_correlations=dict(zip(lags, (products / looked_at).tolist(), strict=True)),
         num_chunks=float(np.mean(num_chunks)),
-        num_files=sum(num_files) / looked_at if num_files else None,  # no two data sets share one
+        num_files=sum(num_files) / looked_at if num_files else None,
         shares=tuple(_share(order, which, np.array(held)[:, which], epoch) for which in range(len(sizes))),
         shuffle=order.shuffle,
     )
@@ -227,18 +223,12 @@ def _expected_counts(
     return expected
 
 
-def _distinct(component: Int64, number: Int64) -> tuple[Int64, Int64]:
-    """Return the pairs of a data set and a number below 2**40 that occur, each once."""
-    pairs = np.unique(component << 40 | number)
-    return pairs >> 40, pairs & ((1 << 40) - 1)
-
-
-def _labels(order: Order | MixtureOrder, batch: Samples, label_of: LabelOf) -> tuple[Int64, npt.NDArray[np.float64]]:
+def _labels(order: MixtureOrder, batch: Samples, label_of: LabelOf) -> tuple[Int64, npt.NDArray[np.float64]]:
     """Return each sample's label, and its place in its lane's fixed order: mean 0, variance 1. Shape [B] each."""
     labels, places = np.empty(batch.row.size, dtype=np.int64), np.empty(batch.row.size)
-    for which, epoch in zip(*(one.tolist() for one in _distinct(batch.component, batch.epoch)), strict=True):
+    for which, epoch in np.unique(np.stack([batch.component, batch.epoch], axis=1), axis=0).tolist():
         members = np.flatnonzero((batch.component == which) & (batch.epoch == epoch))
-        component = order if isinstance(order, Order) else order.component_in(which, epoch)
+        component = order.component_in(which, epoch)
         place = component.chunk_starts[batch.chunk[members]] + batch.row[members]
         labels[members] = label_of(which, epoch, place)
         sizes, lane = np.array(component.lane_sizes, dtype=np.float64), batch.lane[members]
@@ -247,14 +237,13 @@ def _labels(order: Order | MixtureOrder, batch: Samples, label_of: LabelOf) -> t
     return labels, places
 
 
-def _share(order: Order | MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> DatasetShare:
+def _share(order: MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> DatasetShare:
     """Return what a data set is of the batches, of which it has these parts."""
-    mixed = None if isinstance(order, Order) else order
-    lanes = (order if isinstance(order, Order) else order.components[which]).lanes_of_epoch(epoch)
+    lanes = order.components[which].lanes_of_epoch(epoch)
     num_slots = sum(lane.window_chunks(window).size for lane in lanes for window in range(lane.num_windows))
     return DatasetShare(
-        name="" if mixed is None else mixed.names[which],
-        expected=1.0 if mixed is None else mixed.counts[which] / mixed.num_samples,
+        name=order.names[which],
+        expected=order.counts[which] / order.num_samples,
         mean=float(held.mean()),
         lowest=float(held.min()),
         highest=float(held.max()),

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from stoker.arguments import integer
 from stoker.fields.offsets import Int64
-from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
 
 Remainder = Literal["keep", "drop", "pad"]
@@ -171,11 +170,6 @@ class Steps:
             return (min(self.lane_sizes) - self.lane_start) // self.part_size
         return -(-(max(self.lane_sizes) - self.lane_start) // self.part_size)
 
-    @property
-    def num_dropped(self) -> int:
-        """Samples of this epoch that no step delivers; 0 unless the remainder is dropped."""
-        return self.num_samples - self.consumed_before(self.num_steps)
-
     def consumed_before(self, step: int) -> int:
         """Return how many samples of the epoch, over all lanes, are consumed when `step` begins.
 
@@ -188,10 +182,6 @@ class Steps:
             raise ValueError(f"step {step} lies outside [0, {self.num_steps}]")
         consumed = self.start + step * self.global_batch_size
         return consumed if step < self.num_steps or self.remainder == "drop" else min(consumed, self.num_samples)
-
-    def batch_size(self, step: int) -> int:
-        """Return how many rows the global batch of a step has, padding included."""
-        return sum(self.part(step, lane) for lane in range(self.num_lanes))
 
     def slices(self, step: int, shard: RankShare = RankShare()) -> tuple[Slice, ...]:
         """Return what a rank takes in a step: none of the slices is empty, together they may be none.
@@ -297,7 +287,7 @@ class Samples(NamedTuple):
 
 
 def samples_of(
-    lanes: Sequence[EpochOrder] | Sequence[MixtureEpoch],
+    lanes: Sequence[MixtureEpoch],
     steps: Steps,
     step: int,
     shard: RankShare = RankShare(),
@@ -305,7 +295,7 @@ def samples_of(
     """Return every sample of a step on a rank; for one rank of one, of the global batch.
 
     Args:
-        lanes: The epoch's order: `Order.lanes_of_epoch(epoch)`, or a mixture's.
+        lanes: The epoch's order: `MixtureOrder.lanes_of_epoch(epoch)`.
         steps: The epoch's steps.
         step: Which of them.
         shard: Rank and world size.

@@ -17,7 +17,6 @@ N * w[i] / W draws in every epoch, N * w[i] / W of them on average, and an epoch
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -27,18 +26,6 @@ from stoker.dataset.kept import Index
 from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import order_key
-
-
-class Spans(NamedTuple):
-    """The rows of units whose rows lie side by side.
-
-    Attributes:
-        first: The first row of each, in its chunk. Shape [B].
-        offsets: Where each unit's rows begin if one stands behind the other, and the end. Shape [B + 1].
-    """
-
-    first: Int64
-    offsets: Int64
 
 
 class Segments(NamedTuple):
@@ -59,54 +46,8 @@ class Segments(NamedTuple):
     offsets: Int64
 
 
-class Units(ABC):
-    """The units of one epoch.
-
-    Args:
-        index: What counting found.
-    """
-
-    def __init__(self, index: Index) -> None:
-        self.index = index
-
-    @property
-    def num_units(self) -> Int64:
-        """Units of each chunk. Shape [K]."""
-        return np.diff(self.index.arrays["unit_starts"])
-
-    @abstractmethod
-    def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
-        """Return the rows of units, one unit behind the other.
-
-        Args:
-            chunk: Chunks in fixed order. Shape [B].
-            unit: Units of those chunks. Shape [B].
-
-        Returns:
-            Each row in its chunk. Shape [T].
-            Where each unit's rows begin, and the end. Shape [B + 1].
-        """
-
-    @abstractmethod
-    def units_of(self, chunk: int, row: int) -> Int64:
-        """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
-
-
-class SideBySide(Units):
-    """Units whose rows lie side by side."""
-
-    @abstractmethod
-    def spans(self, chunk: Int64, unit: Int64) -> Spans:
-        """Return where the rows of units lie; see `Units.rows`."""
-
-    def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
-        """Return the rows of units."""
-        first, offsets = self.spans(chunk, unit)
-        return ranges(first, offsets), offsets
-
-
-class RowRanges(SideBySide):
-    """Groups, each as long as its run of equal keys, or windows of so many rows each.
+class Units:
+    """The units of one epoch: groups, each as long as its run of equal keys, or windows of so many rows each.
 
     Args:
         index: What counting found.
@@ -114,11 +55,24 @@ class RowRanges(SideBySide):
     """
 
     def __init__(self, index: Index, length: int | None = None) -> None:
-        super().__init__(index)
-        self._length = length
+        self.index, self._length = index, length
 
-    def spans(self, chunk: Int64, unit: Int64) -> Spans:
-        """Return where the rows of units lie."""
+    @property
+    def num_units(self) -> Int64:
+        """Units of each chunk. Shape [K]."""
+        return np.diff(self.index.arrays["unit_starts"])
+
+    def spans(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
+        """Return where the rows of units lie, which lie side by side; packed rows are asked for their `rows` alone.
+
+        Args:
+            chunk: Chunks in fixed order. Shape [B].
+            unit: Units of those chunks. Shape [B].
+
+        Returns:
+            The first row of each, in its chunk. Shape [B].
+            Where each unit's rows begin if one stands behind the other, and the end. Shape [B + 1].
+        """
         starts = self.index.arrays["starts"]
         at = self.index.arrays["unit_starts"][chunk] + unit
         first = starts[at]
@@ -126,10 +80,15 @@ class RowRanges(SideBySide):
             offsets = offsets_of(starts[at + 1] - first)
         else:
             offsets = np.arange(len(first) + 1, dtype=np.int64) * self._length
-        return Spans(first - self.index.row_starts[chunk], offsets)
+        return first - self.index.row_starts[chunk], offsets
+
+    def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
+        """Return each row of units in its chunk, one unit behind the other, shape [T]; and offsets as `spans` does."""
+        first, offsets = self.spans(chunk, unit)
+        return ranges(first, offsets), offsets
 
     def units_of(self, chunk: int, row: int) -> Int64:
-        """Return the units that a chunk's row is in."""
+        """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
         begin, end = self.index.arrays["unit_starts"][chunk : chunk + 2].tolist()
         starts = self.index.arrays["starts"][begin:end]
         at = int(self.index.row_starts[chunk]) + row
@@ -138,7 +97,7 @@ class RowRanges(SideBySide):
         return np.arange(low, high, dtype=np.int64)
 
 
-class Draws(SideBySide):
+class Draws(Units):
     """Rows drawn by their weights: draw d of a chunk is one of its rows.
 
     Args:
@@ -174,16 +133,16 @@ class Draws(SideBySide):
         """Draws of each chunk in this epoch; N over all of them. Shape [K]."""
         return np.diff(self._chunk_draws)
 
-    def spans(self, chunk: Int64, unit: Int64) -> Spans:
+    def spans(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
         """Return the row of its chunk that each draw takes, as a span of one row."""
         found = np.empty(len(chunk), dtype=np.int64)
         self._native.rows(chunk, unit, found)
-        return Spans(found, np.arange(len(unit) + 1, dtype=np.int64))
+        return found, np.arange(len(unit) + 1, dtype=np.int64)
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the draws that take a chunk's row."""
         draw = np.arange(self.num_units[chunk], dtype=np.int64)
-        return np.flatnonzero(self.spans(np.full_like(draw, chunk), draw).first == row)
+        return np.flatnonzero(self.spans(np.full_like(draw, chunk), draw)[0] == row)
 
 
 class Packed(Units):
@@ -200,7 +159,7 @@ class Packed(Units):
         self.length, self.split = length, split
 
     def rows(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
-        """Return the documents of packed rows."""
+        """Return the documents of packed rows, which lie anywhere in their chunk."""
         segments = self.segments(chunk, unit)
         return segments.row, segments.offsets
 
@@ -265,4 +224,4 @@ def units_of(unit: SamplingUnit, index: Index, *, seed: int, epoch: int) -> Unit
         return Draws(index, seed=seed, epoch=epoch)
     if isinstance(unit, Pack):
         return Packed(index, unit.length, unit.split)
-    return RowRanges(index, unit.length if isinstance(unit, NGram) else None)
+    return Units(index, unit.length if isinstance(unit, NGram) else None)

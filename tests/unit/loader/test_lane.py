@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import alone
 
 from stoker.loader.lane import Lane, num_windows_ahead
 from stoker.metrics.stages import Stages
@@ -82,7 +83,8 @@ def lane_of(order, sets, **options):
 
 def of_ten_windows(sets, *, num_windows=10):
     """Return a lane of windows 0, 1, 2, ..., each of one chunk of one sample, at these positions."""
-    return lane_of(Order(np.ones(num_windows, np.int64), shuffle=False, seed=0, window=1).epoch(0), sets)
+    order = Order(np.ones(num_windows, np.int64), shuffle=False, seed=0, window=1)
+    return lane_of(alone(order).epoch(0), sets)
 
 
 def window_at(lane, position):

@@ -14,7 +14,7 @@ from stoker.plan.labels import read_labels as read_labels_of
 
 
 def read_labels(dataset, column):
-    return read_labels_of({"": dataset}, column)[0]
+    return read_labels_of({"": dataset.open()}, column)[0]
 
 
 def dataset_of(tmp_path, values, **options):
@@ -74,7 +74,7 @@ def test_a_filter_leaves_labels_only_for_the_rows_that_pass(tmp_path):
 def test_lists_and_structs_are_no_labels(tmp_path):
     with pytest.raises(FieldError, match="no classes"):
         read_labels(dataset_of(tmp_path, pa.array([[1]] * 10)), "x")
-    with pytest.raises(FieldError, match=r"name one: x\.a"):
+    with pytest.raises(FieldError, match=r"2 columns: x\.a, x\.b; name"):
         read_labels(dataset_of(tmp_path, pa.array([{"a": 1, "b": 2}] * 10)), "x")
 
 

@@ -112,15 +112,15 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"seed": ...}, "not sound: seed is missing"),
-        ({"sede": 1}, "not sound: sede is not known"),
+        ({"seed": ...}, "not sound: seed of a position is missing"),
+        ({"sede": 1}, "not sound: sede of a position is not known"),
         ({"num_consumed": "8"}, "not sound: num_consumed of a position is '8'"),
         ({"shuffle": 1}, "not sound: shuffle of a position is 1"),
-        ({"datasets": [{}]}, "not sound: a data set is told by"),
+        ({"datasets": [{}]}, "not sound: draws of a data set is missing"),
         ({"datasets": []}, "not sound: it tells of 0 data sets"),
         ({"datasets": [NOTHING.to_json() | {"files": "?"}]}, "not sound: this is no base64"),
         ({"datasets": [NOTHING.to_json() | {"num_files": "1"}]}, "not sound: num_files of a data set is '1'"),
-        ({"mixture": {"names": ["a"]}}, "not sound: a mixture is told by"),
+        ({"mixture": {"names": ["a"]}}, "not sound: until of a mixture is missing"),
         ({"mixture": {"names": [1], "weights": None, "until": None}}, "not sound: the names and weights"),
     ],
 )

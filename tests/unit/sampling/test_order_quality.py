@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.strategies import alone
 
 from stoker.sampling import Order
-from stoker.sampling.quality import chi_square, quality
+from stoker.sampling.quality import chi_square
+from stoker.sampling.quality import quality as quality_of
+
+
+def quality(order, **options):
+    return quality_of(alone(order), **options)
 
 
 def test_chi_square_is_the_textbook_one_with_the_correction_for_drawing_without_replacement():
@@ -62,9 +68,8 @@ def test_labels_of_ones_own_and_files_are_counted():
     found = quality(
         order,
         batch_size=50,
-        label_of=lambda which, epoch, place: place % 2,
-        label_counts=[[2000, 2000]],
-        files=[np.arange(40) // 10],
+        labels=(lambda which, epoch, place: place % 2, [[2000, 2000]]),
+        files=np.arange(40) // 10,
     )
     assert 0.7 < found.chi_square < 1.3
     assert 1 <= found.num_files <= found.num_chunks == 2
@@ -80,9 +85,8 @@ def test_lanes_make_batches_more_even_than_chance_on_sorted_data():
     ("settings", "error"),
     [
         ({"batch_size": 300}, "fewer than two batches"),
-        ({"label_counts": [[1, 399]]}, "go together"),
-        ({"label_of": lambda which, epoch, place: place, "label_counts": [[1, 2]]}, "add up to 3"),
-        ({"label_of": lambda which, epoch, place: place, "label_counts": [[400, 0]]}, "fewer than two labels"),
+        ({"labels": (lambda which, epoch, place: place, [[1, 2]])}, "add up to 3"),
+        ({"labels": (lambda which, epoch, place: place, [[400, 0]])}, "fewer than two labels"),
     ],
 )
 def test_what_gives_no_figure_is_a_value_error(settings, error):

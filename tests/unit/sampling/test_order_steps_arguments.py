@@ -22,7 +22,7 @@ def test_the_remainder_is_kept_dropped_or_padded_as_drawn():
     )
     assert (keep.num_steps, drop.num_steps, pad.num_steps) == (3, 2, 3)
     assert _taken(keep, 2, 3) == [[(0, 16, 18)], [(0, 18, 20)], [(0, 20, 22)]]
-    assert (keep.num_dropped, drop.num_dropped, pad.num_dropped) == (0, 6, 0)
+    assert [steps.consumed_before(steps.num_steps) for steps in (keep, drop, pad)] == [22, 16, 22]
     assert pad.slices(2) == (Slice(0, 16, 22), Slice(0, 0, 2, is_padding=True))
     padded = [any(piece.is_padding for piece in pad.slices(2, RankShare(rank, 3))) for rank in range(3)]
     assert padded == [False, False, True]
@@ -37,7 +37,7 @@ def test_the_remainder_of_two_lanes_is_kept_dropped_or_padded_as_drawn():
         assert _taken(steps, 1, 3) == [[(0, 4, 6)], [(0, 6, 8), (1, 4, 5)], [(1, 5, 8)]]
     assert _taken(keep, 2, 3) == [[(0, 8, 9)], [(0, 9, 10), (1, 8, 9)], [(1, 9, 11)]]
     assert _taken(pad, 2, 3) == [[(0, 8, 10)], [(0, 0, 2), (1, 8, 9)], [(1, 9, 11), (1, 0, 1)]]
-    assert drop.num_dropped == 5
+    assert drop.consumed_before(2) == 21 - 5
 
 
 def test_a_batch_larger_than_the_epoch_repeats_it_as_often_as_needed():
@@ -48,7 +48,7 @@ def test_a_batch_larger_than_the_epoch_repeats_it_as_often_as_needed():
 def test_an_empty_lane_is_padded_from_one_that_is_not():
     steps = Steps(lane_sizes=(0, 1), global_batch_size=4, remainder="pad")
     assert steps.num_steps == 1
-    assert steps.batch_size(0) == sum(s.num_samples for s in steps.slices(0)) == 4
+    assert sum(s.num_samples for s in steps.slices(0)) == 4
     assert {s.lane for s in steps.slices(0)} == {1}
 
 

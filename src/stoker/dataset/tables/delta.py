@@ -7,29 +7,25 @@ deletion_vector_*.bin                 ┘                                      a
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stoker.dataset.listing import Listed
 from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, tagged, translated
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import ID, NAMES
 from stoker.storage.each import for_each
-from stoker.storage.storage import Storage
+from stoker.storage.storage import ObjectInfo, Storage
 from stoker.storage.urls import has_scheme
 
 _PHYSICAL = b"delta.columnMapping.physicalName"
@@ -53,8 +49,7 @@ _HINTS = {
 }
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
-_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_VECTOR = re.compile(r"/deletion_vector_[^/]*\.bin\Z")
 
 
 def open_delta(
@@ -81,8 +76,7 @@ def open_delta(
     with tempfile.TemporaryDirectory(prefix="stoker-delta-") as temporary:
         # As deltalake sees it.
         folder = Path(os.path.realpath(temporary))
-        copy = _Copy(root, storage, folder, num_threads=num_threads)
-        copy.fetch(source)
+        _copy_log(source, root, storage, folder, num_threads=num_threads)
         with translated("the log of the Delta table", place, _HINTS):
             log = deltalake.DeltaTable(str(folder), version=source.pin if isinstance(source.pin, int) else None)
             if isinstance(source.pin, str | datetime):
@@ -95,7 +89,8 @@ def open_delta(
             version = int(log.version())
         deleted = {}
         if "deletionVectors" in (log.protocol().reader_features or ()):
-            copy.fetch_vectors({action["path"] for action in actions})
+            vectors = [info for info in storage.list(root) if _VECTOR.search(info.url)]
+            _copy(vectors, root, storage, folder, num_threads=num_threads)
             with translated("the log of the Delta table", place, _HINTS):
                 deleted = _deleted_rows(log, folder, root)
     protocol = log.protocol()
@@ -109,11 +104,11 @@ def open_delta(
         partitions=partitions,
         by_id=mode == "id",
     )
-    files = {}
+    files: dict[str, TableFile] = {}
     for action in actions:
         url, values = _url_of(action["path"], root), action.get("partition") or {}
         told = {name: values.get(name) for name in table.partitions}
-        files[url] = TableFile(action["size_bytes"], told, deleted.pop(url, b""))
+        files[url] = action["size_bytes"], told, deleted.pop(url, b"")
     if deleted:
         raise SourceError(f"{place} has a deletion vector for {min(deleted)}, which is none of its files", url=place)
     return table, look_up(table, files, storage, place=place, num_threads=num_threads)
@@ -168,98 +163,54 @@ def _deleted_rows(log: Any, folder: Path, root: str) -> dict[str, bytes]:
     return found
 
 
-class _Copy:
-    """The log of a table, and what it needs, in a folder of this machine.
+def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
+    """Copy the newest checkpoint of a table up to the version that is asked for, and the commits behind it.
 
     Args:
-        root: The table's folder.
+        source: The table.
+        root: Its folder.
         storage: Where it is.
         folder: Where the copy goes.
         num_threads: Of requests at once.
     """
+    prefix = root + "_delta_log/"
+    infos = {info.url[len(prefix) :]: info for info in storage.list(prefix)}
+    last = source.pin if isinstance(source.pin, int) else None
+    checkpoints: dict[int, list[str]] = {}
+    for name in infos:
+        match = _CHECKPOINT.fullmatch(name)
+        if match is not None and (last is None or int(match[1]) <= last):
+            checkpoints.setdefault(int(match[1]), []).append(name)
+    whole = [version for version, names in checkpoints.items() if _is_whole(names)]
+    # By a time, any version may be the one.
+    by_time = isinstance(source.pin, str | datetime)
+    first = -1 if by_time else max(whole, default=-1)
+    names = [name for name in infos if (match := _COMMIT.fullmatch(name)) and int(match[1]) >= first]
+    names += [name for version in whole if version >= first for name in checkpoints[version]]
+    names += [name for name in infos if name.startswith("_sidecars/")]
+    if not names:
+        place = root.rstrip("/")
+        raise SourceMissingError(f"no Delta table lies at {place}: it has no _delta_log", url=place)
+    _copy([infos[name] for name in names], root, storage, folder, num_threads=num_threads)
+    for path in (folder / "_delta_log").glob("*.json") if by_time else ():
+        # Commits get the times that they name themselves: by these a version is found.
+        with path.open("rb") as file:
+            about = json.loads(file.readline() or b"{}").get("commitInfo", {})
+        time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
+        if isinstance(time_ms, int):
+            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
-    def __init__(self, root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
-        self._root = root
-        self._storage = storage
-        self._folder = folder
-        self._num_threads = num_threads
 
-    def fetch(self, source: TableSource) -> None:
-        """Fetch the newest checkpoint up to the version that is asked for, and the commits behind it."""
-        prefix = self._root + "_delta_log/"
-        infos = {info.url[len(prefix) :]: info.size_bytes for info in self._storage.list(prefix)}
-        last = source.pin if isinstance(source.pin, int) else None
-        checkpoints: dict[int, list[str]] = {}
-        for name in infos:
-            match = _CHECKPOINT.fullmatch(name)
-            if match is not None and (last is None or int(match[1]) <= last):
-                checkpoints.setdefault(int(match[1]), []).append(name)
-        whole = [version for version, names in checkpoints.items() if _is_whole(names)]
-        # By a time, any version may be the one.
-        first = max(whole, default=-1) if not isinstance(source.pin, str | datetime) else -1
-        names = [name for name in infos if (match := _COMMIT.fullmatch(name)) and int(match[1]) >= first]
-        names += [name for version in whole if version >= first for name in checkpoints[version]]
-        names += [name for name in infos if name.startswith("_sidecars/")]
-        if not names:
-            place = self._root.rstrip("/")
-            raise SourceMissingError(f"no Delta table lies at {place}: it has no _delta_log", url=place)
-        self._fetch([("_delta_log/" + name, infos[name]) for name in names])
-        if isinstance(source.pin, str | datetime):
-            self._set_times()
+def _copy(infos: Sequence[ObjectInfo], root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
+    def work(i: int) -> None:
+        url, size = infos[i].url, infos[i].size_bytes
+        path = folder / url[len(root) :]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(storage.read(url, 0, size) if size else b"")
 
-    def _fetch(self, files: Sequence[tuple[str, int]]) -> None:
-        def work(i: int) -> None:
-            name, size = files[i]
-            path = self._folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._storage.read(self._root + name, 0, size) if size else b"")
-
-        for_each(len(files), work, num_threads=self._num_threads)
-
-    def _set_times(self) -> None:
-        """Give commits the times that they name themselves: by these a version is found."""
-        for path in (self._folder / "_delta_log").glob("*.json"):
-            with path.open("rb") as file:
-                about = json.loads(file.readline() or b"{}").get("commitInfo", {})
-            time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
-            if isinstance(time_ms, int):
-                os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
-
-    def fetch_vectors(self, paths: set[str]) -> None:
-        """Fetch the deletion vectors of some files."""
-        names = {name for add in self._adds() if add.get("path") in paths for name in _vector_names(add)}
-        files = []
-        for name in sorted(names):
-            # One that a later commit has replaced may be gone.
-            with suppress(SourceMissingError):
-                files.append((name, self._storage.stat(self._root + name).size_bytes))
-        self._fetch(files)
-
-    def _adds(self) -> Iterator[dict[str, Any]]:
-        for path in (self._folder / "_delta_log").rglob("*"):
-            if path.suffix == ".json":
-                with path.open("rb") as file:
-                    yield from (
-                        action["add"] for line in file if line.strip() and "add" in (action := json.loads(line))
-                    )
-            elif path.suffix == ".parquet":
-                with pq.ParquetFile(path) as checkpoint:
-                    schema = checkpoint.schema_arrow
-                    kind = schema.field("add").type if "add" in schema.names else None
-                    if kind is not None and kind.get_field_index("deletionVector") >= 0:
-                        columns = ["add.path", "add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv"]
-                        yield from (add for add in checkpoint.read(columns)["add"].to_pylist() if add)
+    for_each(len(infos), work, num_threads=num_threads)
 
 
 def _is_whole(names: Sequence[str]) -> bool:
     parts = [match for name in names if (match := _CHECKPOINT.fullmatch(name)) and match[2]]
     return len(parts) < len(names) or len(parts) == int(parts[0][3])
-
-
-def _vector_names(add: dict[str, Any]) -> Iterator[str]:
-    """Yield the file that holds the deletion vector of a file of the log, where it is one below the table."""
-    vector = add.get("deletionVector") or {}
-    if vector.get("storageType") == "u":
-        prefix, text = vector["pathOrInlineDv"][:-20], vector["pathOrInlineDv"][-20:]
-        identity = UUID(bytes=base64.b85decode(text.encode().translate(bytes.maketrans(_Z85, _B85))))
-        yield f"{prefix}{prefix and '/'}deletion_vector_{identity}.bin"

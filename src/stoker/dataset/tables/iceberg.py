@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.dataset.listing import Listed
-from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, tagged, translated
+from stoker.dataset.tables.table import LakeTable, TableSource, look_up, pack_rows, tagged, translated
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, ID, NAMES
 from stoker.storage.each import for_each
@@ -84,9 +84,7 @@ def open_iceberg(
                 )
         deleted = _deleted_rows(tasks, storage, place, num_threads=num_threads)
     files = {
-        _url_of(task.file.file_path): TableFile(
-            task.file.file_size_in_bytes, values, deleted.get(task.file.file_path, b"")
-        )
+        _url_of(task.file.file_path): (task.file.file_size_in_bytes, values, deleted.get(task.file.file_path, b""))
         for values, task in zip(identities, tasks, strict=True)
     }
     return found, look_up(found, files, storage, place=place, num_threads=num_threads)

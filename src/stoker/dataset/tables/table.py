@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -215,7 +215,8 @@ def check_values(missing: Sequence[str], file: Listed) -> None:
 def _not_filled(url: str, name: str, value: str) -> FieldError:
     return FieldError(
         f"{url} lacks the column {name!r}, whose value is {value} by the table's log, and Stoker does not fill it in: "
-        "rewrite the table's files",
+        "rewrite the table's files with the engine that writes it (in Spark, for Iceberg: CALL "
+        "catalog.system.rewrite_data_files)",
         columns=[name],
     )
 
@@ -236,18 +237,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-class TableFile(NamedTuple):
-    """A file as the log of its table tells it.
-
-    Attributes:
-        size_bytes: Its size.
-        values: Values of columns that all of its rows have.
-        deleted: Rows that are deleted in it, as `pack_rows` gives them.
-    """
-
-    size_bytes: int
-    values: Mapping[str, Any]
-    deleted: bytes
+TableFile: TypeAlias = "tuple[int, Mapping[str, Any], bytes]"
+"""What a log says of a file: its size in bytes, values of columns that all of its rows have, and deleted rows."""
 
 
 def look_up(
@@ -273,15 +264,15 @@ def look_up(
     types = {field.name: field.type for field in table.schema}
 
     def work(i: int) -> None:
-        told, info = files[urls[i]], storage.stat(urls[i])
-        if info.size_bytes != told.size_bytes:
+        (size_bytes, values, deleted), info = files[urls[i]], storage.stat(urls[i])
+        if info.size_bytes != size_bytes:
             raise SourceError(
-                f"{urls[i]} has {info.size_bytes:,} bytes where the log of {place} says {told.size_bytes:,}: it was "
+                f"{urls[i]} has {info.size_bytes:,} bytes where the log of {place} says {size_bytes:,}: it was "
                 "replaced",
                 url=urls[i],
             )
-        partition = tuple((name, _text_of(value, types[name])) for name, value in told.values.items())
-        found[i] = Listed(info=info, partition=partition, deleted=told.deleted)
+        partition = tuple((name, _text_of(value, types[name])) for name, value in values.items())
+        found[i] = Listed(info=info, partition=partition, deleted=deleted)
 
     for_each(len(urls), work, num_threads=num_threads)
     return [file for file in found if file is not None]

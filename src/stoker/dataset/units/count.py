@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,15 @@ from stoker._native import best_fit as fit_into
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
+from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
 from stoker.dataset.kept import FORMAT_VERSION, Index, keep_index, kept_index
-from stoker.dataset.runs import Runs, comparable
-from stoker.dataset.units.cutting import find_runs
+from stoker.dataset.runs import RunRule, Runs, comparable
+from stoker.dataset.survey import Cut, Survey, survey
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.errors import FieldError, SourceError
-from stoker.fields.offsets import Int64
+from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
+from stoker.parquet.footers import Footers
 
 # Integer weights add up to between 2**60 and 2**62: as exact as 64 bits allow, and their sum cannot overflow.
 _SUM_BITS = 62
@@ -57,39 +60,52 @@ def open_index(
         if kept is not None:
             catalogue.runs = None
             return kept
-    if isinstance(unit, Pack) and token_counts is not None:
-        index = pack_lengths(unit, token_counts(), catalogue.num_samples)
-    else:
-        index = _count(unit, catalogue, num_threads, on_progress)
+    index = _count(unit, catalogue, num_threads, on_progress, token_counts)
     catalogue.runs = None
     if path is not None:
         keep_index(path, index)
     return index
 
 
-def _count(unit: SamplingUnit, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Index:
-    if isinstance(unit, Grouped | NGram):
-        runs = None
-        if unit.rule is not None:
-            runs = catalogue.runs
-            if runs is None or runs.rule != unit.rule:
-                runs = find_runs(catalogue, unit.rule, num_threads=num_threads, on_progress=on_progress)
-        row_starts = _starts(catalogue.num_samples)
-        if isinstance(unit, NGram):
-            index = count_windows(unit, row_starts, None if runs is None else runs.begins)
-            if runs is None or not unit.keys or unit.max_gap is not None:  # a gap begins a run of the same key
-                return index
-            return replace(index, numbers={**index.numbers, "num_reappearing": runs.num_reappearing(row_starts)})
-        assert runs is not None
-        return _count_groups(runs, row_starts)
+def _count(
+    unit: SamplingUnit,
+    catalogue: Catalogue,
+    num_threads: int,
+    on_progress: OnCount | None,
+    token_counts: Callable[[], Int64] | None,
+) -> Index:
+    row_starts = offsets_of(catalogue.num_samples)
     if isinstance(unit, Weighted):
-        return _count_weights(unit, catalogue, num_threads, on_progress)
-    assert isinstance(unit, Pack)
-    return pack_lengths(unit, _token_counts(unit, catalogue, num_threads, on_progress), catalogue.num_samples)
+        return _count_weights(unit, catalogue, row_starts, num_threads, on_progress)
+    if isinstance(unit, Pack):
+        if token_counts is not None:
+            counts = token_counts()
+        else:
+            columns = catalogue.types_of([packed_column(unit, catalogue)])
+            counts = np.zeros(int(row_starts[-1]), np.int64)
 
+            def take(j: int, table: pa.Table, _: Int64 | None) -> None:
+                counts[row_starts[j] : row_starts[j + 1]] = _lengths(table.column(0))
 
-def _starts(num_samples: Int64) -> Int64:
-    return np.concatenate([[0], np.cumsum(num_samples, dtype=np.int64)]).astype(np.int64)
+            catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
+        return pack_lengths(unit, counts, catalogue.num_samples)
+    assert isinstance(unit, Grouped | NGram)
+    runs = catalogue.runs if unit.rule is not None else None
+    if unit.rule is not None and (runs is None or runs.rule != unit.rule):
+        runs = find_runs(catalogue, unit.rule, num_threads=num_threads, on_progress=on_progress)
+    if isinstance(unit, NGram):
+        index = count_windows(unit, row_starts, None if runs is None else runs.begins)
+        if runs is None or not unit.keys or unit.max_gap is not None:  # a gap begins a run of the same key
+            return index
+        return replace(index, numbers={**index.numbers, "num_reappearing": runs.num_reappearing(row_starts)})
+    assert runs is not None
+    starts, num_cut = cut_runs(runs.begins, row_starts)
+    unit_starts = np.searchsorted(starts, row_starts).astype(np.int64)
+    return Index(
+        row_starts=row_starts,
+        arrays={"unit_starts": unit_starts, "starts": np.append(starts, row_starts[-1])},
+        numbers={"num_cut": num_cut, "num_reappearing": runs.num_reappearing(row_starts)},
+    )
 
 
 def cut_runs(begins: Int64, row_starts: Int64) -> tuple[Int64, int]:
@@ -102,16 +118,6 @@ def cut_runs(begins: Int64, row_starts: Int64) -> tuple[Int64, int]:
     borders = np.unique(row_starts[:-1][np.diff(row_starts) > 0])
     cut = np.setdiff1d(borders, begins, assume_unique=True)
     return np.union1d(begins, cut), len(cut)
-
-
-def _count_groups(runs: Runs, row_starts: Int64) -> Index:
-    starts, num_cut = cut_runs(runs.begins, row_starts)
-    unit_starts = np.searchsorted(starts, row_starts).astype(np.int64)
-    return Index(
-        row_starts=row_starts,
-        arrays={"unit_starts": unit_starts, "starts": np.append(starts, row_starts[-1])},
-        numbers={"num_cut": num_cut, "num_reappearing": runs.num_reappearing(row_starts)},
-    )
 
 
 def count_windows(unit: NGram, row_starts: Int64, begins: Int64 | None) -> Index:
@@ -146,18 +152,17 @@ def count_windows(unit: NGram, row_starts: Int64, begins: Int64 | None) -> Index
     )
 
 
-def _count_weights(unit: Weighted, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Index:
+def _count_weights(
+    unit: Weighted, catalogue: Catalogue, row_starts: Int64, num_threads: int, on_progress: OnCount | None
+) -> Index:
     columns = catalogue.types_of([unit.column])
-    kind = columns.field(0).type if len(columns) == 1 else None
-    is_number = kind is not None and any(
-        check(kind) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    )
+    kind, types = columns.field(0).type, pa.types
+    is_number = any(is_so(kind) for is_so in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
     if not is_number:
         raise FieldError(
-            f"column {unit.column!r} ({kind or 'a struct'}) cannot be the weights: only numbers can",
+            f"column {unit.column!r} ({kind}) cannot be the weights: only numbers can",
             columns=[unit.column],
         )
-    row_starts = _starts(catalogue.num_samples)
     weights = np.empty(int(row_starts[-1]), dtype=np.float64)
 
     def take(j: int, table: pa.Table, kept: Int64 | None) -> None:
@@ -212,19 +217,6 @@ def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
     return cumulated
 
 
-def _token_counts(unit: Pack, catalogue: Catalogue, num_threads: int, on_progress: OnCount | None) -> Int64:
-    """Return how many values the packed field has in every row that passes. Shape [N]."""
-    columns = catalogue.types_of([packed_column(unit, catalogue)])
-    row_starts = _starts(catalogue.num_samples)
-    counts = np.zeros(int(row_starts[-1]), dtype=np.int64)
-
-    def take(j: int, table: pa.Table, _: Int64 | None) -> None:
-        counts[row_starts[j] : row_starts[j + 1]] = _lengths(table.column(0))
-
-    catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
-    return counts
-
-
 def packed_column(unit: Pack, catalogue: Catalogue) -> str:
     """Return the column that the packed field is made of.
 
@@ -259,13 +251,13 @@ def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
         counts: Tokens of every row that passes, without ends. Shape [N].
         num_samples: Rows of each fragment. Shape [K].
     """
-    row_starts = _starts(num_samples)
+    row_starts = offsets_of(num_samples)
     lengths = counts + unit.num_ends
-    token_starts = _starts(lengths)
+    token_starts = offsets_of(lengths)
     arrays = {"token_starts": token_starts}
     borders = token_starts[row_starts]
     if unit.split:
-        unit_starts = _starts(-(-np.diff(borders) // unit.length))
+        unit_starts = offsets_of(-(-np.diff(borders) // unit.length))
         # A document is torn where a row ends inside it.
         chunk_of_row = np.repeat(np.arange(len(num_samples)), num_samples)
         before = token_starts[:-1] - borders[:-1][chunk_of_row]
@@ -281,7 +273,7 @@ def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
             starts.append(piece_starts[1:] + num_pieces)
             rows_of.append(len(piece_starts) - 1)
             num_pieces += len(document)
-        unit_starts = _starts(np.array(rows_of, dtype=np.int64))
+        unit_starts = offsets_of(np.array(rows_of, dtype=np.int64))
         arrays |= {
             "piece_rows": np.concatenate(documents),
             "piece_firsts": np.concatenate(firsts),
@@ -323,3 +315,128 @@ def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
     starts = np.empty(num_pieces + 1, np.int64)
     num_rows = fit_into(lengths, length, document, first, starts)
     return document, first, starts[: num_rows + 1].copy()
+
+
+# ---------------------------------------------------------------------- runs, and fragments cut between them
+
+
+def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progress: OnCount | None = None) -> Runs:
+    """Read the rule's columns once, and return where runs begin.
+
+    Raises:
+        FieldError: A column is not there or cannot serve.
+        SourceError: It cannot be read, or rows of one key go back in time.
+    """
+    columns = catalogue.types_of(rule.columns)
+    rule.check(columns)
+    nothing = rule.plain(columns.empty_table())
+    num = len(catalogue)
+    begins, keys, ends = [np.empty(0, np.int64)] * num, [nothing] * num, [nothing] * num
+    kept: list[Int64 | None] = [None] * num
+    num_samples = np.zeros(num, np.int64)
+
+    def check(j: int, is_wrong: Bools) -> None:
+        """Raise where a row of fragment j is wrong."""
+        if is_wrong.any():
+            row, rows = int(np.flatnonzero(is_wrong)[0]), kept[j]
+            what = f"the rows of one {', '.join(rule.keys)}" if rule.keys else "all rows"
+            raise SourceError(
+                f"{catalogue.place(j, row if rows is None else int(rows[row]))}: {rule.timestamp!r} is earlier than in "
+                f"the row before, or missing; an NGram needs {what} side by side, sorted by it",
+                url=catalogue.fragments[j].url,
+            )
+
+    def take(j: int, table: pa.Table, rows: Int64 | None) -> None:
+        table, kept[j], num_samples[j] = rule.plain(table), rows, table.num_rows
+        found, is_wrong = rule.begins(table)
+        check(j, is_wrong)
+        begins[j] = np.flatnonzero(found)
+        keys[j] = table.select(rule.keys).take(pa.array(begins[j]))
+        ends[j] = table.take(pa.array([0, table.num_rows - 1])) if table.num_rows else nothing
+
+    catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
+    starts = np.cumsum(num_samples) - num_samples
+    filled = np.flatnonzero(num_samples)
+    # First and last row of each, side by side: at every even place a fragment meets the one before it.
+    meeting, is_wrong = (found[::2] for found in rule.begins(pa.concat_tables([nothing, *ends])))
+    file = catalogue.file_of_chunk[filled]
+    for n in np.flatnonzero(is_wrong[1:] & (file[1:] == file[:-1])) + 1:
+        check(int(filled[n]), is_wrong[n : n + 1])
+    parts = np.concatenate(
+        [np.empty(0, np.int64), *(one + at for one, at in zip(begins, starts.tolist(), strict=True))]
+    )
+    return Runs(
+        rule=rule,
+        num_samples=int(num_samples.sum()),
+        begins=np.setdiff1d(parts, starts[filled[~(meeting | is_wrong)]], assume_unique=True),
+        parts=parts,
+        keys=pa.concat_tables([nothing.select(rule.keys), *keys]).combine_chunks(),
+        passing=None if catalogue.passes_all else _passing(catalogue, kept),
+    )
+
+
+def _passing(catalogue: Catalogue, kept: Sequence[Int64 | None]) -> Int64:
+    """Return the number of each row that passes among all rows of all files. Shape [N].
+
+    Args:
+        catalogue: The data set.
+        kept: Which rows of each fragment pass; None for all.
+    """
+    starts, found = _group_starts(catalogue), [np.empty(0, np.int64)]
+    for i, rows in enumerate(kept):
+        groups, first, sizes = catalogue.group_rows(i)
+        file = int(catalogue.file_of_chunk[i])
+        here = ranges(starts[file][groups] + first, offsets_of(sizes))
+        found.append(here if rows is None else here[rows])
+    return np.concatenate(found)
+
+
+def _group_starts(catalogue: Catalogue) -> list[Int64]:
+    """Return where each file's row groups begin among all rows of all files, and where the last one ends."""
+    found, at = [], 0
+    for file in range(len(catalogue.files)):
+        found.append(at + offsets_of(catalogue.footer(file).numbers.groups["num_rows"]))
+        at = int(found[-1][-1])
+    return found
+
+
+def cut_between_runs(catalogue: Catalogue, runs: Runs, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
+    """Return the survey of the same files with fragments cut between runs.
+
+    Args:
+        catalogue: With fragments as they would be without.
+        runs: Its runs.
+        cut: How files are cut.
+        footers: Of the files.
+        num_threads: Threads that look at footers.
+
+    Raises:
+        SourceError: A footer contradicts itself.
+    """
+    starts = _group_starts(catalogue)
+
+    def is_cutting(file: int, group: int) -> bool:
+        """Return whether a run goes on across the beginning of a row group."""
+        row = int(runs.num_before(starts[file][group]))
+        n = int(np.searchsorted(runs.begins, row))
+        return 0 < row < runs.num_samples and (n == len(runs.begins) or int(runs.begins[n]) != row)
+
+    def begins_in(file: int, group: int) -> Int64:
+        """Return the rows of a row group, filtered or not, at which runs begin."""
+        borders = starts[file][group : group + 2]
+        low, high = np.searchsorted(runs.begins, runs.num_before(borders))
+        begins = runs.begins[low:high] if runs.passing is None else runs.passing[runs.begins[low:high]]
+        return np.asarray(begins - borders[0])
+
+    def plan(file: int, groups: Sequence[RowGroup]) -> list[FragmentRange]:
+        is_here, begins = partial(is_cutting, file), partial(begins_in, file)
+        return plan_fragments(groups, chunk_bytes=cut.chunk_bytes, is_cutting=is_here, begins_in=begins)
+
+    known = catalogue.survey
+    found = survey(known.files, known.schema, cut, footers, num_threads=num_threads, plan=plan)
+    first_of_file = np.cumsum([0, *map(len, starts)])[found.file]
+    group_starts = np.concatenate([np.empty(0, np.int64), *starts])
+    begin, end = group_starts[first_of_file + found.start], group_starts[first_of_file + found.stop]
+    is_part = found.row_start >= 0
+    begin, end = np.where(is_part, [begin + found.row_start, begin + found.row_stop], [begin, end])
+    return replace(found, table=known.table, num_samples=runs.num_before(end) - runs.num_before(begin))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,12 @@ class SamplingUnit:
 
     kind: ClassVar[str]
     decides: ClassVar[tuple[str, ...]] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
     @property
     def identity(self) -> str:
@@ -107,7 +112,6 @@ class Weighted(SamplingUnit):
 
 
 @explain_arguments({})
-@dataclass(frozen=True, init=False, repr=False)
 class NGram(SamplingUnit):
     """Windows over consecutive rows of one key, for `Loader(sequence=...)`: a batch gives [B, L, ...] of each field.
 
@@ -135,12 +139,6 @@ class NGram(SamplingUnit):
         ValueError: Two contradict each other, or one is out of range.
     """
 
-    fields: Mapping[int, tuple[str, ...]] | None = dataclasses.field(hash=False)
-    length: int
-    keys: tuple[str, ...]
-    timestamp: str | None
-    max_gap: Number | timedelta | None
-    stride: int
     kind, decides = "ngram", ("length", "stride")
 
     def __init__(
@@ -157,7 +155,7 @@ class NGram(SamplingUnit):
         if fields is None:
             if length is None:
                 raise ValueError("NGram: give fields at their offsets, such as {0: ['x'], 1: ['x', 'y']}, or a length")
-            wanted = None
+            wanted: dict[int, tuple[str, ...]] | None = None
         else:
             wanted = _offsets(fields)
             span = max(wanted) - min(wanted) + 1
@@ -169,18 +167,14 @@ class NGram(SamplingUnit):
         overlap = flag(overlap, "NGram: overlap")
         if stride is not None and not overlap:
             raise ValueError("NGram: overlap=False is a stride of the window's length; give one of the two")
-        length = integer(length, "NGram: length", at_most=_MOST)
-        stride = integer(stride, "NGram: stride") if stride is not None else 1 if overlap else length
+        self.fields, self.length = wanted, integer(length, "NGram: length", at_most=_MOST)
+        self.stride = integer(stride, "NGram: stride") if stride is not None else 1 if overlap else self.length
         if timestamp is not None and (not isinstance(timestamp, str) or not timestamp):
             raise TypeError(f"NGram: timestamp must be the name of a column, not {timestamp!r}")
-        if max_gap is not None:
-            max_gap = _checked_gap(max_gap)
-            if timestamp is None:
-                raise ValueError("NGram: max_gap is a distance in time: name the timestamp column too")
-        keys = _names(keys, "NGram: keys", at_least=0)
-        self.__dict__.update(
-            fields=wanted, length=length, keys=keys, timestamp=timestamp, max_gap=max_gap, stride=stride
-        )
+        self.timestamp, self.max_gap = timestamp, None if max_gap is None else _checked_gap(max_gap)
+        if max_gap is not None and timestamp is None:
+            raise ValueError("NGram: max_gap is a distance in time: name the timestamp column too")
+        self.keys = names(keys, "NGram: keys")
 
     def __repr__(self) -> str:
         parts = [f"length={self.length}"] if self.fields is None else [repr({k: [*v] for k, v in self.fields.items()})]
@@ -221,7 +215,6 @@ class NGram(SamplingUnit):
 
 
 @explain_arguments({})
-@dataclass(frozen=True, init=False, repr=False)
 class Pack(SamplingUnit):
     """Ragged fields packed into rows of one length, for `Loader(sequence=...)`.
 
@@ -257,14 +250,6 @@ class Pack(SamplingUnit):
         ValueError: Two contradict each other, or one is out of range.
     """
 
-    field: str
-    length: int
-    together: tuple[str, ...]
-    per_segment: tuple[str, ...]
-    split: bool
-    pad: Mapping[str, Number] = dataclasses.field(hash=False)
-    end: Mapping[str, Number] | None = dataclasses.field(hash=False)
-    cu_seqlens: bool
     kind, decides = "pack", ("field", "length", "split", "num_ends")
 
     def __init__(
@@ -281,33 +266,22 @@ class Pack(SamplingUnit):
     ) -> None:
         if not isinstance(field, str) or not field:
             raise TypeError(f"Pack: name the ragged field to pack, not {field!r}")
-        others = _names(together, "Pack: together", at_least=0)
-        beside = _names(per_segment, "Pack: per_segment", at_least=0)
-        for name in (*others, *beside):
-            if name == field:
-                raise ValueError(f"Pack: {name!r} is the field that is packed; name only the others beside it")
-        if twice := sorted(set(others) & set(beside)):
+        self.field, self.length = field, integer(length, "Pack: length", at_most=_MOST)
+        self.together, self.per_segment = names(together, "Pack: together"), names(per_segment, "Pack: per_segment")
+        if field in (*self.together, *self.per_segment):
+            raise ValueError(f"Pack: {field!r} is the field that is packed; name only the others beside it")
+        if twice := sorted(set(self.together) & set(self.per_segment)):
             raise ValueError(f"Pack: {twice[0]!r} cannot be packed and be per_segment at once")
-        split, cu_seqlens = flag(split, "Pack: split"), flag(cu_seqlens, "Pack: cu_seqlens")
-        packed = (field, *others)
+        self.split, self.cu_seqlens = flag(split, "Pack: split"), flag(cu_seqlens, "Pack: cu_seqlens")
+        packed = self.packed
         pads = _values(pad, packed, "pad") if isinstance(pad, Mapping) else dict.fromkeys(packed, _number(pad, "pad"))
-        pads = dict.fromkeys(packed, 0) | pads
-        ends: dict[str, Number] | None = None
+        self.pad: Mapping[str, Number] = dict.fromkeys(packed, 0) | pads
+        self.end: Mapping[str, Number] | None = None
         if end is not None:
             ends = _values(end, packed, "end") if isinstance(end, Mapping) else {field: _number(end, "end")}
             if field not in ends:
                 raise ValueError(f"Pack: end must say the token that ends a document of {field!r}")
-            ends = pads | ends
-        self.__dict__.update(
-            field=field,
-            length=integer(length, "Pack: length", at_most=_MOST),
-            together=others,
-            per_segment=beside,
-            split=split,
-            pad=pads,
-            end=ends,
-            cu_seqlens=cu_seqlens,
-        )
+            self.end = {**self.pad, **ends}
 
     def __repr__(self) -> str:
         return f"Pack({self.field!r}, length={self.length}, split={self.split})"
@@ -368,25 +342,20 @@ def parse_unit(*, group_by: object, weights: object, sequence: object) -> Sampli
         ValueError: More than one is given, or one is out of range.
     """
     given = {"group_by": group_by, "weights": weights, "sequence": sequence}
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} each say what the order counts; give one of them")
+    said = [name for name, value in given.items() if value is not None]
+    if len(said) > 1:
+        raise ValueError(f"{' and '.join(said)} each say what the order counts; give one of them")
     if group_by is not None:
-        return Grouped(keys=_names(group_by, "group_by", at_least=1))
+        if not (keys := names(group_by, "group_by")):
+            raise ValueError("group_by names no column")
+        return Grouped(keys=keys)
     if weights is not None:
         if not isinstance(weights, str):
             raise TypeError(f"weights must be the name of a column, not {weights!r}")
-        return Weighted(column=_names(weights, "weights", at_least=1)[0])
+        return Weighted(column=names(weights, "weights")[0])
     if sequence is not None and not isinstance(sequence, NGram | Pack):
         raise TypeError(f"sequence must be a stoker.NGram or a stoker.Pack, not {sequence!r}")
     return sequence
-
-
-def _names(given: object, what: str, *, at_least: int) -> tuple[str, ...]:
-    found = names(given, what)
-    if len(found) < at_least:
-        raise ValueError(f"{what} names no column")
-    return found
 
 
 def _offsets(fields: object) -> dict[int, tuple[str, ...]]:
@@ -398,7 +367,7 @@ def _offsets(fields: object) -> dict[int, tuple[str, ...]]:
     for offset, wanted in fields.items():
         if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
             raise TypeError(f"NGram: an offset is an integer, not {offset!r}")
-        found[int(offset)] = _names(wanted, f"NGram: fields[{offset}]", at_least=0)
+        found[int(offset)] = names(wanted, f"NGram: fields[{offset}]")
     if not any(found.values()):
         raise ValueError("NGram: fields names no field")
     return dict(sorted(found.items()))
