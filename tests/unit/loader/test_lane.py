@@ -188,7 +188,7 @@ def test_chunks_of_as_many_windows_ahead_are_asked_for_as_keep_the_builders_at_w
 def test_each_of_the_hosts_that_share_a_mirror_begins_elsewhere_in_a_window():
     for begins_at, asked in ((0.0, [0, 1, 2, 3]), (0.25, [1, 2, 3, 0]), (0.7, [2, 3, 0, 1])):
         sets = FakeSets()
-        order = Order(np.ones(4, np.int64), shuffle=False, seed=0, window=4).epoch(0)
+        order = alone(Order(np.ones(4, np.int64), shuffle=False, seed=0, window=4)).epoch(0)
         with closing(lane_of(order, sets, begins_at=begins_at)) as lane:
             assert window_at(lane, 0).chunks.tolist() == [0, 1, 2, 3]
         assert sets.asked == asked
