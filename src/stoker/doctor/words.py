@@ -19,15 +19,6 @@ def rate_text(samples_s: float) -> str:
     return _digits(samples_s) if samples_s >= 0.001 else "under 0.001" if samples_s else "0"
 
 
-def size_text(num_bytes: float) -> str:
-    """Return a size in three digits: "354 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 999.5:
-            return f"{num_bytes:.3g} {unit}" if num_bytes >= 0.01 else "0 B"
-        num_bytes /= 1000
-    return f"{_digits(num_bytes)} TB"
-
-
 def time_text(seconds: float) -> str:
     """Return a time in three digits: "4.55 ms", "2 min 10 s"; less than a nanosecond is said to be no more."""
     if seconds < 1e-9:
@@ -38,12 +29,14 @@ def time_text(seconds: float) -> str:
     return duration_text(seconds)
 
 
-def share_text(share: float) -> str:
-    """Return a share: "76 %"; what is nearly nothing or nearly everything keeps a digit."""
+def share_text(share: float | None) -> str:
+    """Return a share: "76 %", "8.6 %"; what is nearly everything keeps a digit, too."""
+    if share is None:
+        return NONE
     percent = 100 * share
     if 0 < percent < 0.05:
         return "under 0.1 %"
-    return f"{percent:.1f} %" if 0 < percent < 1 or 99 < percent < 99.95 else f"{percent:.0f} %"
+    return f"{percent:.1f} %" if 0 < percent < 9.95 or 99 < percent < 99.95 else f"{percent:.0f} %"
 
 
 def factor_text(factor: float) -> str:

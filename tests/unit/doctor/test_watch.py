@@ -285,7 +285,6 @@ def test_a_report_is_json_and_says_first_what_matters():
         ({"warmup": -1}, ValueError, "warmup"),
         ({"warmup": 1.5}, TypeError, "warmup"),
         ({"replay": True}, TypeError, "replay"),
-        ({"replay": 10, "replay_limit": "lots"}, ValueError, "replay_limit"),
         ({"synchronize": 3}, TypeError, "synchronize"),
         ({"on_report": "print"}, TypeError, "on_report"),
         ({"ranks": 2.0}, TypeError, "folder"),

@@ -136,10 +136,10 @@ def test_sums_are_of_all_steps_and_percentiles_of_the_latest():
     for block in np.array_split(times, 70):
         zeros = np.zeros_like(block)
         tally.add(np.column_stack([np.full_like(block, StepKind.STEADY), zeros, block, zeros, zeros - 1]))
-    spread = tally.stall
+    spread = tally.spread(0)
     for share, found in ((0.5, spread.p50_s), (0.95, spread.p95_s), (0.99, spread.p99_s)):
         assert found == np.quantile(times[-NUM_LATEST:], share, method="inverted_cdf") / 1e9
-    assert tally.num_of[StepKind.STEADY] == len(times)
+    assert tally.num(StepKind.STEADY) == len(times)
     assert spread.mean_s == pytest.approx(times.mean() / 1e9)
     assert spread.max_s == times.max() / 1e9
 

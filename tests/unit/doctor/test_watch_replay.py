@@ -57,13 +57,14 @@ def test_the_replay_says_so_in_the_log(caplog):
     ]
 
 
-def test_kept_batches_end_at_the_limit_but_one_is_always_kept():
-    for limit, num_batches in ((0, 1), (2500, 2), ("1GB", 8)):
-        watched = stoker.watch([np.zeros(1000, dtype=np.uint8) for _ in range(100)], replay=10, replay_limit=limit)
-        for _ in watched:
-            pass
-        assert watched.report().replay.num_batches == num_batches
-        assert watched.report().replay.num_bytes == 1000 * num_batches
+@pytest.mark.parametrize(("size", "num_batches"), [(1000, 8), (300_000_000, 3), (2_000_000_000, 1)])
+def test_kept_batches_end_at_a_gigabyte_but_one_is_always_kept(size, num_batches):
+    batch = np.broadcast_to(np.uint8(0), size)  # which takes no memory
+    watched = stoker.watch([batch] * 100, replay=10)
+    for _ in watched:
+        pass
+    assert watched.report().replay.num_batches == num_batches
+    assert watched.report().replay.num_bytes == size * num_batches
 
 
 def test_the_replay_measures_what_batches_in_ram_give():
@@ -101,7 +102,7 @@ def replay(gain):
 def test_nothing_to_gain_is_said_where_the_step_is_the_limit():
     found = verdict(wait_share=0.01)
     assert found.limit == "model"
-    assert found.sentence == "nothing to gain: the model is the limit, the step waits 1 % of the time"
+    assert found.sentence == "nothing to gain: the model is the limit, the step waits 1.0 % of the time"
     assert found.gain == 1
 
 

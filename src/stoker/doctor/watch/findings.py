@@ -225,21 +225,22 @@ def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
 
 def _in_time(seen: Tally) -> list[Finding]:
     change = find_change(seen.parts)
-    if change is None or change.cost < _WORTH_TELLING:
+    if change is None or change[-1] < _WORTH_TELLING:
         return []
-    before, after = share_text(change.before), share_text(change.after)
-    if change.kind == "jump":
-        at = round(change.at * seen.num_of[StepKind.STEADY])
-        sentence = f"the stall jumps at about step {at:,}: {before} of the time before, {after} behind it"
-        return [_found("stall-jump", change.cost, sentence, place=at)]
-    from_to = f"{before} of the time in the first quarter of the run, {after} in the last"
-    if change.kind == "growing":
-        return [_found("growing-stall", change.cost, f"the stall grows: {from_to}")]
-    return [_found("fading-stall", change.cost, f"the stall fades: {from_to}")]
+    kind, *shares, at, cost = change
+    before, after = map(share_text, shares)
+    if kind == "jump":
+        step = round(at * seen.num(StepKind.STEADY))
+        sentence = f"the stall jumps at about step {step:,}: {before} of the time before, {after} behind it"
+        return [_found("stall-jump", cost, sentence, place=step)]
+    name: Name = "growing-stall" if kind == "growing" else "fading-stall"
+    does = "grows" if kind == "growing" else "fades"
+    sentence = f"the stall {does}: {before} of the time in the first quarter of the run, {after} in the last"
+    return [_found(name, cost, sentence)]
 
 
 def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:
-    num, stall_s = seen.num_of[StepKind.EPOCH_START], seen.stall_s(StepKind.EPOCH_START)
+    num, stall_s = seen.num(StepKind.EPOCH_START), seen.stall_s(StepKind.EPOCH_START)
     if not stall_s or stall_s < _WORTH_TELLING * seen.counted_s:
         return []
     if traits.is_ours:

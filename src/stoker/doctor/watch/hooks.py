@@ -7,7 +7,7 @@ from typing import Any
 from stoker.doctor.watch.meter import StepKind
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.traits import traits_of
-from stoker.doctor.watch.watched import Session, WatchOptions
+from stoker.doctor.watch.watched import Session
 
 
 class Hooks:
@@ -24,9 +24,9 @@ class Hooks:
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        if options.keys() & {"replay", "replay_limit"}:
+        if "replay" in options:
             raise TypeError("a callback cannot replay batches: it does not hand them out; wrap the loader in watch()")
-        self._session = Session(WatchOptions(**options))
+        self._session = Session(**options)
         self._is_in_epoch = False
         self._is_in_step = False
         self._is_disturbed = False

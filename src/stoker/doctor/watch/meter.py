@@ -55,17 +55,15 @@ class Tally:
     """Takes blocks of steps and keeps what a report needs: exact sums, a coarse timeline and the latest steps.
 
     Attributes:
-        num_of: Steps of each kind.
         latest: The latest steady steps. Shape [N, 4]: step in its epoch, stall in ns, step in ns, workers that were
             late (`add`).
         replayed: Replayed steps. Shape [R, 2]: stall in ns, step in ns.
     """
 
     def __init__(self) -> None:
-        self.num_of = dict.fromkeys(StepKind, 0)
         self.latest: Int64 = np.empty((0, 4), dtype=np.int64)
         self.replayed: Int64 = np.empty((0, 2), dtype=np.int64)
-        self._total_ns = np.zeros((len(StepKind), 2), dtype=np.int64)  # stall, step
+        self._sums = np.zeros((len(StepKind), 3), dtype=np.int64)  # steps, stall, step
         self._longest_ns = np.zeros(2, dtype=np.int64)  # of steady steps
         self._width = 1  # steps of a part
         self._parts: Int64 = np.zeros((_NUM_PARTS, 3), dtype=np.int64)
@@ -77,34 +75,30 @@ class Tally:
             block: Shape [N, 5]: kind; step in its epoch; stall in ns; step in ns; a bit for each worker that had
                 batches yet to make when this one came, -1 where nobody knows.
         """
-        for kind in StepKind:
-            rows = block[block[:, 0] == kind]
-            times = rows[:, 2:4]
-            if kind is StepKind.STEADY:
-                self._longest_ns = np.maximum(self._longest_ns, times.max(axis=0, initial=0))
-                self._add_parts(times)
-                self.latest = np.concatenate([self.latest, rows[:, 1:]])[-NUM_LATEST:]
-            elif kind is StepKind.REPLAY:
-                self.replayed = np.concatenate([self.replayed, times])
-            self.num_of[kind] += len(rows)
-            self._total_ns[kind] += times.sum(axis=0)
-
-    def _add_parts(self, times: Int64) -> None:
-        num = self.num_of[StepKind.STEADY]
-        while num + len(times) > _NUM_PARTS * self._width:  # full: neighbours are joined
+        steady, replayed = (block[block[:, 0] == kind] for kind in (StepKind.STEADY, StepKind.REPLAY))
+        self.latest = np.concatenate([self.latest, steady[:, 1:]])[-NUM_LATEST:]
+        self.replayed = np.concatenate([self.replayed, replayed[:, 2:4]])
+        self._longest_ns = np.maximum(self._longest_ns, steady[:, 2:4].max(axis=0, initial=0))
+        num, ones = self.num(StepKind.STEADY), np.ones_like(block[:, :1])
+        while num + len(steady) > _NUM_PARTS * self._width:  # full: neighbours are joined
             joined = self._parts.reshape(-1, 2, 3).sum(axis=1)
             self._parts = np.concatenate([joined, np.zeros_like(joined)])
             self._width *= 2
-        at = (num + np.arange(len(times))) // self._width
-        np.add.at(self._parts, at, np.column_stack([np.ones(len(times), dtype=np.int64), times]))
+        at = (num + np.arange(len(steady))) // self._width
+        np.add.at(self._parts, at, np.hstack([ones[: len(steady)], steady[:, 2:4]]))
+        np.add.at(self._sums, block[:, 0], np.hstack([ones, block[:, 2:4]]))
+
+    def num(self, *kinds: StepKind) -> int:
+        """Return how many steps of some kinds there were."""
+        return int(self._sums[list(kinds), 0].sum())
 
     def stall_s(self, *kinds: StepKind) -> float:
         """Return the stalls of some kinds of steps, summed."""
-        return float(self._total_ns[list(kinds), 0].sum() / 1e9)
+        return float(self._sums[list(kinds), 1].sum() / 1e9)
 
     def step_s(self, *kinds: StepKind) -> float:
         """Return the times of some kinds of steps, summed."""
-        return float(self._total_ns[list(kinds), 1].sum() / 1e9)
+        return float(self._sums[list(kinds), 2].sum() / 1e9)
 
     @property
     def counted_s(self) -> float:
@@ -114,24 +108,16 @@ class Tally:
     @property
     def parts(self) -> Int64:
         """All steady steps in at most 128 equal parts, the last may be shorter. Shape [P, 3]: steps, stall, step."""
-        return self._parts[: -(-self.num_of[StepKind.STEADY] // self._width)].copy()
+        return self._parts[: -(-self.num(StepKind.STEADY) // self._width)].copy()
 
-    @property
-    def stall(self) -> TimeSpread:
-        """Stalls of steady steps."""
-        return self._spread(0)
-
-    @property
-    def step(self) -> TimeSpread:
-        """Times of steady steps."""
-        return self._spread(1)
-
-    def _spread(self, column: int) -> TimeSpread:
+    def spread(self, column: int) -> TimeSpread:
+        """Return how stalls (0) or times (1) of steady steps are spread."""
         if not len(self.latest):
             return TimeSpread()
         p50, p95, p99 = np.percentile(self.latest[:, 1 + column], (50, 95, 99), method="inverted_cdf") / 1e9
+        num, total_ns = self._sums[StepKind.STEADY, [0, 1 + column]]
         return TimeSpread(
-            mean_s=float(self._total_ns[StepKind.STEADY, column] / 1e9) / self.num_of[StepKind.STEADY],
+            mean_s=float(total_ns / 1e9) / int(num),
             p50_s=float(p50),
             p95_s=float(p95),
             p99_s=float(p99),

@@ -27,9 +27,9 @@ _EXPLAINED = 0.4
 _HITS = 0.7
 # A batch came at once where its stall is below a tenth of the long one before it; two make a queue.
 _AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
-# Parts in which a change is looked for; the rank correlation with time from which it is a trend; how much of the
-# variance two levels must explain to be a jump.
-_NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS = 16, 8, 0.6, 0.85
+# Parts in which a change is looked for; the correlation with time from which it is a trend; how much of the variance
+# two levels must explain to be a jump.
+_NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS = 16, 8, 0.75, 0.85
 
 
 class Turns(NamedTuple):
@@ -139,33 +139,18 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | Non
     )
 
 
-class Change(NamedTuple):
-    """A stall share that is not the same all the time.
-
-    Attributes:
-        kind: What it does.
-        before: Share in the first quarter of the run, or before the jump.
-        after: In the last quarter, or behind it.
-        at: Share of the steps before the jump; 0 where it is a trend.
-        cost: Share of all the time that the higher stall takes beyond the lower one.
-    """
-
-    kind: Literal["growing", "fading", "jump"]
-    before: float
-    after: float
-    at: float
-    cost: float
-
-
-def find_change(parts: Int64) -> Change | None:
+def find_change(parts: Int64) -> tuple[Literal["growing", "fading", "jump"], float, float, float, float] | None:
     """Return how the stall share changes with time, None where it stays, or goes up and down.
 
     Args:
         parts: Steps, stall and step in equal parts of the run. Shape [P, 3].
 
-    Source:
-        Kendall, "A New Measure of Rank Correlation", Biometrika 30 (1938).
+    Returns:
+        What it does; the share in the first quarter of the run, or before the jump, and in the last, or behind it; the
+        share of the steps before the jump, 0 where it is a trend; and the share of all the time that the higher stall
+        takes beyond the lower one.
     """
+    kind: Literal["growing", "fading", "jump"]
     if len(parts) < 2 * _MIN_PARTS:
         return None
     edges = np.linspace(0, len(parts), min(_NUM_PARTS, len(parts) // 2) + 1).astype(np.int64)[:-1]
@@ -173,23 +158,20 @@ def find_change(parts: Int64) -> Change | None:
     shares = _shares(np.add.reduceat(parts, edges, axis=0), mean_step)
     num = len(shares)
     split, explained = _best_split(shares)
-    times = np.arange(num)
-    line = float(np.corrcoef(times, shares)[0, 1]) ** 2 if np.ptp(shares) > 0 else 0.0
-    if explained >= max(_LEVELS, line):
+    line = float(np.corrcoef(np.arange(num), shares)[0, 1]) if np.ptp(shares) > 0 else 0.0
+    if explained >= max(_LEVELS, line**2):
         before, after, kind = float(shares[:split].mean()), float(shares[split:].mean()), "jump"
         at = _best_split(_shares(parts, mean_step))[0] / len(parts)
     else:
-        tau = np.tril(np.sign(np.subtract.outer(shares, shares)), -1).sum() / (num * (num - 1) / 2)
-        if abs(tau) < _TREND:
+        if abs(line) < _TREND:
             return None
         quarter = num // 4
         before, after, at = float(shares[:quarter].mean()), float(shares[-quarter:].mean()), 0.0
-        kind = "growing" if tau > 0 else "fading"
+        kind = "growing" if line > 0 else "fading"
     low, high = sorted((before, after))
     if high - low < 0.05 or high < 1.5 * low:
         return None
-    cost = float((shares - low).clip(0).mean())
-    return Change(kind=kind, before=before, after=after, at=at, cost=cost)  # type: ignore[arg-type]
+    return kind, before, after, at, float((shares - low).clip(0).mean())
 
 
 def _shares(parts: Int64, mean_step: float) -> Floats:

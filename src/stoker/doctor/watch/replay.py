@@ -16,6 +16,8 @@ _log = logging.getLogger("stoker")
 
 # A handful of different batches, so that no step finds its batch in the processor's cache.
 _MAX_BATCHES = 8
+# Kept batches end at so many bytes; one is kept whatever its size.
+_MAX_BYTES = 1 << 30
 # Containers inside containers that a batch's size is looked for in.
 _MAX_DEPTH = 8
 
@@ -25,13 +27,15 @@ class Replayer:
 
     Args:
         num_steps: Real steps to see first behind the warm-up, and steps to replay.
-        limit_bytes: Kept batches end here; one is kept whatever its size.
         warmup: Steps that are neither.
+
+    Attributes:
+        num_batches: Different batches that are handed out again.
+        num_bytes: Their size, as far as it can be seen.
     """
 
-    def __init__(self, *, num_steps: int, limit_bytes: int, warmup: int) -> None:
+    def __init__(self, *, num_steps: int, warmup: int) -> None:
         self._num_steps = num_steps
-        self._limit_bytes = limit_bytes
         self._first = warmup + 1
         self._kept: list[Any] = []
         self._num_real = 0
@@ -48,7 +52,7 @@ class Replayer:
             return StepKind.LEFT_OUT if self._num_real <= self._settles_at else None
         if self._num_real >= min(self._first, self._num_steps) and self.num_batches < _MAX_BATCHES:
             size = size_of(batch)
-            if not self._kept or self.num_bytes + size <= self._limit_bytes:
+            if not self._kept or self.num_bytes + size <= _MAX_BYTES:
                 self._kept.append(batch)
                 self.num_batches += 1
                 self.num_bytes += size

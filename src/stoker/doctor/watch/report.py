@@ -11,8 +11,9 @@ import numpy as np
 
 from stoker.doctor.watch.device import DeviceTimes
 from stoker.doctor.watch.findings import Finding, find_patterns
-from stoker.doctor.watch.meter import COUNTED, StepKind, Tally, TimeSpread
+from stoker.doctor.watch.meter import COUNTED, Meter, StepKind, Tally, TimeSpread
 from stoker.doctor.watch.ranks import RankFigures, find_straggler
+from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.watch.verdict import Replay, WatchVerdict, judge
 from stoker.doctor.words import factor_text, share_text, time_text
@@ -21,6 +22,12 @@ from stoker.words import bar_text, count_text
 
 _WIDTH = 100
 _BAR = 40
+_COUNTS = {
+    "steady": StepKind.STEADY,
+    "warmup": StepKind.WARMUP,
+    "left_out": StepKind.LEFT_OUT,
+    "epoch_starts": StepKind.EPOCH_START,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,64 +94,45 @@ class WatchReport:
 
 
 def make_report(
-    seen: Tally,
+    meter: Meter,
+    replayer: Replayer | None,
     *,
     traits: LoaderTraits,
-    replayed: tuple[int, int],
-    device: DeviceTimes | None,
     is_async: bool,
     ranks: tuple[RankFigures, ...],
     **more: Any,
 ) -> WatchReport:
-    """Return the report on what was seen. Pure.
+    """Return the report on what was seen.
 
     Args:
-        seen: The steps.
+        meter: Has seen the steps.
+        replayer: Of the replay test, where one was asked for.
         traits: What the loader is.
-        replayed: Different batches that were replayed, and their bytes.
-        device: Times by the device's own clock.
         is_async: Steps may only launch work.
         ranks: One line a rank.
         more: Fields of `WatchReport` that are taken as they are.
     """
-    stall_s, step_s = seen.stall_s(StepKind.STEADY), seen.step_s(StepKind.STEADY)
-    stall_share = stall_s / (stall_s + step_s) if stall_s + step_s > 0 else 0.0
-    counted_s = max(seen.counted_s, 1e-12)
-    start_share = seen.stall_s(StepKind.EPOCH_START) / counted_s
-    wait_share = seen.stall_s(*COUNTED) / counted_s
-    is_device = device is not None and device.num > 0
-    if device is not None and is_device:  # its own idle share in place of that of the steady steps
-        wait_share = start_share + device.idle_share * (1 - start_share)
-    replay = _replay(seen, *replayed)
-    straggler = find_straggler(ranks)
-    verdict = judge(
-        num_steady=seen.num_of[StepKind.STEADY],
-        wait_share=wait_share,
-        epoch_start_share=start_share,
-        replay=replay,
-        is_async=is_async and not is_device,
-        is_device=is_device,
-    )
+    seen, device = meter.look(), meter.device_times()
+    seconds = {kind: (seen.stall_s(kind), seen.step_s(kind)) for kind in StepKind}
+    stall_s, steady_s = seconds[StepKind.STEADY][0], sum(seconds[StepKind.STEADY])
+    replay, straggler = _replay(seen, replayer), find_straggler(ranks)
     return WatchReport(
-        verdict=verdict,
+        verdict=_verdict(seen, device, replay, is_async=is_async),
         findings=(*([straggler] if straggler else []), *find_patterns(seen, traits)),
-        stall_share=stall_share,
-        step_share=1 - stall_share if stall_s + step_s > 0 else 0.0,
-        stall=seen.stall,
-        step=seen.step,
+        stall_share=stall_s / steady_s if steady_s > 0 else 0.0,
+        step_share=1 - stall_s / steady_s if steady_s > 0 else 0.0,
+        stall=seen.spread(0),
+        step=seen.spread(1),
         seconds={
             "stall": stall_s,
             "step": seen.step_s(*COUNTED),
-            "epoch_start": seen.stall_s(StepKind.EPOCH_START),
-            **{
-                kind.name.lower(): seen.stall_s(kind) + seen.step_s(kind)
-                for kind in (StepKind.WARMUP, StepKind.REPLAY, StepKind.LEFT_OUT)
-            },
+            "epoch_start": seconds[StepKind.EPOCH_START][0],
+            **{kind.name.lower(): sum(seconds[kind]) for kind in StepKind if kind not in COUNTED},
         },
-        num_steady=seen.num_of[StepKind.STEADY],
-        num_warmup=seen.num_of[StepKind.WARMUP],
-        num_left_out=seen.num_of[StepKind.LEFT_OUT],
-        num_epoch_starts=seen.num_of[StepKind.EPOCH_START],
+        **{f"num_{name}": seen.num(kind) for name, kind in _COUNTS.items()},
+        num_epochs=meter.num_epochs,
+        num_steps=meter.num_steps,
+        first_batch_s=meter.first_batch_s,
         parts=_parts(seen),
         replay=replay,
         device=device,
@@ -154,22 +142,38 @@ def make_report(
     )
 
 
+def _verdict(seen: Tally, device: DeviceTimes | None, replay: Replay | None, *, is_async: bool) -> WatchVerdict:
+    start_share = seen.stall_s(StepKind.EPOCH_START) / max(seen.counted_s, 1e-12)
+    wait_share = seen.stall_s(*COUNTED) / max(seen.counted_s, 1e-12)
+    is_device = device is not None and device.num > 0
+    if device is not None and is_device:  # its own idle share in place of that of the steady steps
+        wait_share = start_share + device.idle_share * (1 - start_share)
+    return judge(
+        num_steady=seen.num(StepKind.STEADY),
+        wait_share=wait_share,
+        epoch_start_share=start_share,
+        replay=replay,
+        is_async=is_async and not is_device,
+        is_device=is_device,
+    )
+
+
 def _parts(seen: Tally) -> tuple[float, ...]:
     joined = [part.sum(axis=0) for part in np.array_split(seen.parts, min(32, len(seen.parts)) or 1)]
     return tuple(float(stall / max(1, stall + step)) for num, stall, step in joined if num)
 
 
-def _replay(seen: Tally, num_batches: int, num_bytes: int) -> Replay | None:
+def _replay(seen: Tally, replayer: Replayer | None) -> Replay | None:
     replayed = seen.replayed
-    if len(replayed) < 2 or not seen.num_of[StepKind.STEADY]:
+    if replayer is None or len(replayed) < 2 or not seen.num(StepKind.STEADY):
         return None
     counted = replayed[len(replayed) // 2 :]  # while the first half runs, the loader fills its queues
     return Replay(
         num_steps=len(counted),
-        num_batches=num_batches,
-        num_bytes=num_bytes,
+        num_batches=replayer.num_batches,
+        num_bytes=replayer.num_bytes,
         step_s=float(counted.sum()) / len(counted) / 1e9,
-        real_s=seen.counted_s / sum(seen.num_of[kind] for kind in COUNTED),
+        real_s=seen.counted_s / seen.num(*COUNTED),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -17,7 +16,6 @@ from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.report import WatchReport, make_report
 from stoker.doctor.watch.traits import LoaderTraits, late_workers, traits_of
-from stoker.fields.spec import parse_size
 
 Batch = TypeVar("Batch")
 
@@ -32,47 +30,11 @@ _ASKED_OF_ITSELF = ("__len__", "__getitem__", "__contains__", "__reversed__", "_
 _OF_FUNCTIONS = ("synchronize", "on_report", "clock")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions:
-    """The arguments of `watch`, which says what they are, proven.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
-    """
-
-    warmup: int = 10
-    replay: int = 0
-    replay_limit: int | str = "1GB"
-    synchronize: Callable[[], object] | None = None
-    device: str | None = None
-    ranks: str | Path | None = None
-    on_report: Callable[[WatchReport], object] | None = None
-    clock: Callable[[], int] = time.perf_counter_ns
-
-    def __post_init__(self) -> None:
-        for name in ("warmup", "replay"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be a number of steps, not {value!r}")
-            if value < 0:
-                raise ValueError(f"{name} must be a number of steps from 0 on, not {value}")
-        for name in ("synchronize", "on_report"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise TypeError(f"{name} must be a function, not {getattr(self, name)!r}")
-        if self.synchronize is not None and self.device is not None:
-            raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
-        if self.ranks is not None and not isinstance(self.ranks, str | Path):
-            raise TypeError(f"ranks must be a folder that all ranks share, not {self.ranks!r}")
-        parse_size(self.replay_limit, name="replay_limit")
-
-
 def watch(
     loader: Iterable[Batch],
     *,
     warmup: int = 10,
     replay: int = 0,
-    replay_limit: int | str = "1GB",
     synchronize: Callable[[], object] | None = None,
     device: str | None = None,
     ranks: str | Path | None = None,
@@ -95,8 +57,8 @@ def watch(
         warmup: Steps at the very beginning that do not count.
         replay: Steps of the replay test. After `warmup` and that many real steps (or when the first epoch ends, if it
             is shorter), the loop gets that many extra steps on batches it has had. It shows what batches in RAM
-            would really give. The model trains on those batches again: for test runs, not for one that counts.
-        replay_limit: Bytes of batches that are kept for it, "1GB" or a number.
+            would really give. The model trains on those batches again: for test runs, not for one that counts. Up
+            to eight are kept for it, and a gigabyte.
         synchronize: Waits for the device, such as `torch.cuda.synchronize`; called at the end of every step, so that
             work which the step only launched counts as step. It keeps the loop from running ahead of the device.
         device: "cuda": also time some steps by CUDA events, on the device's clock and without waiting for it.
@@ -113,20 +75,11 @@ def watch(
     own = type(loader)
     if not hasattr(own, "__iter__") and not hasattr(own, "__getitem__"):
         raise TypeError(f"watch needs what a for loop can go over, not {own.__name__}")
-    options = WatchOptions(
-        warmup=warmup,
-        replay=replay,
-        replay_limit=replay_limit,
-        synchronize=synchronize,
-        device=device,
-        ranks=ranks,
-        on_report=on_report,
-        clock=clock,
-    )
-    return _watched(loader, options)
+    options = {"warmup": warmup, "replay": replay, "synchronize": synchronize, "device": device}
+    return _watched(loader, {**options, "ranks": ranks, "on_report": on_report, "clock": clock})
 
 
-def _watched(loader: Iterable[Batch], options: WatchOptions) -> Watched[Batch]:
+def _watched(loader: Iterable[Batch], options: Mapping[str, Any]) -> Watched[Batch]:
     own = type(loader)
     asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
     return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, options)
@@ -135,26 +88,46 @@ def _watched(loader: Iterable[Batch], options: WatchOptions) -> Watched[Batch]:
 class Session:
     """What lives as long as a watch. It knows no loader, so that a loader ends when its loop lets go of it.
 
-    Args:
-        options: Of the watch.
+    Args: Those of `watch`.
+
+    Attributes:
         traits: What the loader is.
 
     Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
         ImportError: A device is given and there is no torch.
     """
 
-    def __init__(self, options: WatchOptions, traits: LoaderTraits | None = None) -> None:
-        sampler = None
-        if options.device is not None:
-            sampler = DeviceSampler(CudaClock(options.device), every=_DEVICE_EVERY)
-        self.traits = traits or LoaderTraits()
-        self.meter = Meter(warmup=options.warmup, clock=options.clock, synchronize=options.synchronize, device=sampler)
-        self.replayer: Replayer | None = None
-        if options.replay:
-            limit_bytes = parse_size(options.replay_limit, name="replay_limit")
-            self.replayer = Replayer(num_steps=options.replay, limit_bytes=limit_bytes, warmup=options.warmup)
-        self._ranks = None if options.ranks is None else Path(options.ranks).expanduser()
-        self._on_report = options.on_report
+    def __init__(
+        self,
+        *,
+        warmup: int = 10,
+        replay: int = 0,
+        synchronize: Callable[[], object] | None = None,
+        device: str | None = None,
+        ranks: str | Path | None = None,
+        on_report: Callable[[WatchReport], object] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        for name, num in (("warmup", warmup), ("replay", replay)):
+            if isinstance(num, bool) or not isinstance(num, int):
+                raise TypeError(f"{name} must be a number of steps, not {num!r}")
+            if num < 0:
+                raise ValueError(f"{name} must be a number of steps from 0 on, not {num}")
+        for name, function in (("synchronize", synchronize), ("on_report", on_report)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a function, not {function!r}")
+        if synchronize is not None and device is not None:
+            raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
+        if ranks is not None and not isinstance(ranks, str | Path):
+            raise TypeError(f"ranks must be a folder that all ranks share, not {ranks!r}")
+        sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
+        self.traits = LoaderTraits()
+        self.meter = Meter(warmup=warmup, clock=clock, synchronize=synchronize, device=sampler)
+        self.replayer = Replayer(num_steps=replay, warmup=warmup) if replay else None
+        self._ranks = None if ranks is None else Path(ranks).expanduser()
+        self._on_report = on_report
 
     def begin_epoch(self, loader: Iterable[Batch]) -> WatchedIterator[Batch]:
         """Return the watched iterator of one epoch."""
@@ -173,33 +146,24 @@ class Session:
     def report(self) -> WatchReport:
         """Return what was seen so far."""
         rank, world_size = rank_here()
-        meter, replayer = self.meter, self.replayer
         ranks: tuple[RankFigures, ...] = ()
         if self._ranks is not None:
             self._write_rank(self._ranks, world_size)
             ranks = read_ranks(self._ranks, world_size=world_size)
         return make_report(
-            meter.look(),
+            self.meter,
+            self.replayer,
             traits=self.traits,
-            replayed=(0, 0) if replayer is None else (replayer.num_batches, replayer.num_bytes),
-            device=meter.device_times(),
-            is_async=not meter.is_synchronized and may_be_async(),
+            is_async=not self.meter.is_synchronized and may_be_async(),
             ranks=ranks,
-            num_epochs=meter.num_epochs,
-            num_steps=meter.num_steps,
-            first_batch_s=meter.first_batch_s,
             rank=rank,
             world_size=world_size,
         )
 
     def _write_rank(self, folder: Path, world_size: int) -> None:
-        seen = self.meter.look()
-        mine = RankFigures(
-            rank=rank_here()[0],
-            num_steps=seen.num_of[StepKind.STEADY],
-            stall_s=seen.stall.mean_s,
-            step_s=seen.step.mean_s,
-        )
+        seen, (rank, _) = self.meter.look(), rank_here()
+        num, stall_s, step_s = seen.num(StepKind.STEADY), seen.spread(0).mean_s, seen.spread(1).mean_s
+        mine = RankFigures(rank=rank, num_steps=num, stall_s=stall_s, step_s=step_s)
         write_rank(folder, mine, world_size=world_size)
 
 
@@ -279,10 +243,11 @@ class Watched(Generic[Batch]):
     what asks for its type.
     """
 
-    def __init__(self, loader: Iterable[Batch], options: WatchOptions) -> None:
+    def __init__(self, loader: Iterable[Batch], options: Mapping[str, Any]) -> None:
         self.loader = loader
         self._options = options
-        self._session = Session(options, traits_of(loader))
+        self._session = Session(**options)
+        self._session.traits = traits_of(loader)
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch, as the loader does."""
@@ -341,14 +306,14 @@ class Watched(Generic[Batch]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as a watch of its own, which tells nobody here."""
-        plain = {name: value for name, value in vars(self._options).items() if name not in _OF_FUNCTIONS}
+        plain = {name: value for name, value in self._options.items() if name not in _OF_FUNCTIONS}
         return functools.partial(watch, **plain), (self.loader,)
 
 
 class WatchedStream(Watched[Batch]):
     """A watched iterator or generator: as without a watch, a second `for` goes on where the first one stopped."""
 
-    def __init__(self, loader: Iterable[Batch], options: WatchOptions) -> None:
+    def __init__(self, loader: Iterable[Batch], options: Mapping[str, Any]) -> None:
         super().__init__(loader, options)
         self._stream: WatchedIterator[Batch] | None = None
 
