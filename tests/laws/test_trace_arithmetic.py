@@ -129,7 +129,7 @@ def test_times_are_those_of_every_microsecond_counted(tmp_path_factory, events, 
     for index, step in enumerate(measured.all_steps):
         low, high = borders[index], borders[index + 1]
         shown = (*WHYS, "busy", "idle", "wall")
-        times = {name: ns / 1000 for name, ns in vars(step.times).items() if ns and name in shown}
+        times = {name: getattr(step.times, name) / 1000 for name in shown if getattr(step.times, name)}
         assert times == expected(events, low, high, begin, end)
         assert step.times.compute + step.times.exposed_comm + step.times.queued <= step.least
         assert step.least <= step.most <= step.length

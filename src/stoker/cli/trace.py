@@ -155,13 +155,13 @@ def _print(result: TraceResult, console: Console) -> None:
 
 
 def _print_parts(result: TraceResult, console: Console) -> None:
-    from stoker.doctor.traces.verdict import percent
+    from stoker.doctor.words import share_text
 
     times = result.times
     cells_of_bar = _BAR_CELLS if console.width >= _WIDE else _SHORT_BAR_CELLS
     made = table("where the time went", "", "share", "", numbers=("share",), folds=("where the time went",))
     for title, total, parts in (("busy", times.busy, _BUSY), ("idle", times.idle, _IDLE)):
-        made.add_row(*cells(Text(title, style="bold"), "", Text(percent(total / times.wall), style="bold"), ""))
+        made.add_row(*cells(Text(title, style="bold"), "", Text(share_text(total / times.wall), style="bold"), ""))
         for part, words, colour in parts:
             share = getattr(times, part) / times.wall
             is_nothing = not getattr(times, part)
@@ -171,7 +171,7 @@ def _print_parts(result: TraceResult, console: Console) -> None:
                 *cells(
                     Text(f"  {words}", style="dim" if is_nothing else ""),
                     "",
-                    Text(percent(share), style="dim" if is_nothing else ""),
+                    Text(share_text(share), style="dim" if is_nothing else ""),
                     Text(bar_text(max(share, (share > 0) / 8 / cells_of_bar), cells_of_bar), style=colour),
                 )
             )
@@ -179,7 +179,8 @@ def _print_parts(result: TraceResult, console: Console) -> None:
 
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
-    from stoker.doctor.traces.verdict import duration, percent, range_text
+    from stoker.doctor.traces.verdict import duration, range_text
+    from stoker.doctor.words import share_text
 
     times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
@@ -192,17 +193,19 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
         facts.append(("without waiting for data", range_text(result.without_wait_ns)))
     if times.communication:
         overlap = times.overlap / times.communication
-        facts.append(("communication", f"{percent(times.share('communication'))}, {percent(overlap)} of it hidden"))
-    if result.num_pageable:
-        copies = f"{count_text(result.num_pageable)}, {bytes_text(result.pageable_bytes)}"
-        facts.append(("copies from pageable memory", copies))
+        facts.append(
+            ("communication", f"{share_text(times.share('communication'))}, {share_text(overlap)} of it hidden")
+        )
+    num_copies, copied_bytes, _ = result.copies
+    if num_copies:
+        facts.append(("copies from pageable memory", f"{count_text(num_copies)}, {bytes_text(copied_bytes)}"))
     name, in_range = result.largest_range
     if name:
-        facts.append(("most of unattributed", f"{percent(in_range / times.wall)} in {name}"))
+        facts.append(("most of unattributed", f"{share_text(in_range / times.wall)} in {name}"))
     for rank in ranks:
         if len(rank.device_names) > 1:
             facts += [
-                (f"device {device}", f"{percent(rank.devices[device].share('busy'))} busy")
+                (f"device {device}", f"{share_text(rank.devices[device].share('busy'))} busy")
                 for device in rank.device_names
             ]
     wall = sum(rank.wall for rank in ranks) / len(ranks)
@@ -213,7 +216,8 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
 
 
 def _print_ranks(result: TraceResult, console: Console) -> None:
-    from stoker.doctor.traces.verdict import duration, percent
+    from stoker.doctor.traces.verdict import duration
+    from stoker.doctor.words import share_text
 
     is_wide = console.width >= _WIDE
     heads = ["rank", "step", "busy", "idle", "data", "launch", "sync"]
@@ -227,22 +231,21 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
         numbers = [
             str(rank.rank),
             "–" if rank.step_ns is None else duration(rank.step_ns),
-            *(percent(times.share(part)) for part in ("busy", "idle", "data", "launching", "synchronising")),
-            percent(times.share("exposed_comm")),
-            *([percent(times.share("unattributed"))] if is_wide else []),
+            *(share_text(times.share(part)) for part in ("busy", "idle", "data", "launching", "synchronising")),
+            share_text(times.share("exposed_comm")),
+            *([share_text(times.share("unattributed"))] if is_wide else []),
             _imposed(result, rank),
         ]
         made.add_row(*cells(*numbers, Text(marks, style="bold red" if rank is result.straggler else "dim")))
     console.print(made)
-    if result.waits.num_matched:
-        collectives = count_text(result.waits.num_matched, "collective")
+    if result.num_matched:
+        collectives = count_text(result.num_matched, "collective")
         print_line(console, f"others wait: by {collectives} that ranks have in common", "dim")
 
 
 def _imposed(result: TraceResult, rank: RankTimes) -> str:
     from stoker.doctor.traces.verdict import duration
 
-    if rank not in result.with_device or not result.waits.num_matched:
+    if not rank.collective_waits or not result.num_matched:
         return "–"
-    others = max(len(result.with_device) - 1, 1)
-    return duration(result.waits.imposed[result.with_device.index(rank)] / others)
+    return duration(rank.collective_waits[1] / max(len(result.with_device) - 1, 1))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,34 +36,17 @@ Collectives = dict[Key, int]
 """Nanoseconds that each took."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectiveWaits:
-    """Who waited for whom in collectives that the ranks have in common.
-
-    Attributes:
-        num_matched: Collectives that two ranks or more have in common.
-        waited: Nanoseconds that each rank waited for the last one. [R].
-        imposed: Nanoseconds that the others waited for each rank, added over them. [R].
-        straggler: Index of the rank that makes the others wait, None where it is nobody, or no one in particular.
-    """
-
-    num_matched: int
-    waited: tuple[int, ...]
-    imposed: tuple[int, ...]
-    straggler: int | None
-
-
 def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -> Collectives:
     """Return how long each collective among all ranks took, of those launched in some steps; of all without steps."""
     chosen = np.flatnonzero(trace.device.kind == EventKind.COLLECTIVE)
     mine = trace.device.where(chosen)
-    borders = np.array([step.start for step in host.steps], np.int64)
+    borders = np.array([start for _, start, _ in host.steps], np.int64)
     # By the launch, not by the work: a device runs behind its host, and not on every rank equally far.
     place = np.searchsorted(borders, host.launch_begins[chosen], side="right") - 1
     counts: Counter[tuple[str, str, str]] = Counter()
     found: Collectives = {}
     for index in np.argsort(mine.start, kind="stable").tolist():
-        step = host.steps[place[index]].number if host.steps and place[index] >= 0 else -1
+        step = host.steps[place[index]][0] if host.steps and place[index] >= 0 else -1
         name, group, label = (
             trace.texts[column[index]] if column[index] >= 0 else "" for column in (mine.name, mine.group, mine.label)
         )
@@ -81,12 +63,17 @@ def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -
     return found
 
 
-def waits_between(ranks: Sequence[Collectives], *, wall: float) -> CollectiveWaits:
+def waits_between(ranks: Sequence[Collectives], *, wall: float) -> tuple[int, list[int], list[int], int | None]:
     """Find the rank that comes last to its collectives.
 
     Args:
         ranks: Theirs.
         wall: Nanoseconds looked at.
+
+    Returns:
+        How many collectives two ranks or more have in common. Nanoseconds that each rank waited for the last one. [R].
+        Those that the others waited for each rank, added over them. [R]. Index of the rank that makes the others wait;
+        None where it is nobody, or no one in particular.
     """
     num = len(ranks)
     keys = _common(ranks)
@@ -102,12 +89,7 @@ def waits_between(ranks: Sequence[Collectives], *, wall: float) -> CollectiveWai
         # With two ranks, chance gives each a half: one that stands out has more.
         is_one = imposed[worst] >= (0.75 if num == 2 else 0.5) * imposed.sum()
         straggler = worst if is_one and imposed[worst] / (num - 1) >= _MIN_WAIT_SHARE * wall > 0 else None
-    return CollectiveWaits(
-        num_matched=len(keys),
-        waited=tuple(waits.sum(axis=0).tolist()),
-        imposed=tuple(imposed.tolist()),
-        straggler=straggler,
-    )
+    return len(keys), waits.sum(axis=0).tolist(), imposed.tolist(), straggler
 
 
 def _common(ranks: Sequence[Collectives]) -> list[Key]:

@@ -27,15 +27,6 @@ _MAX_EVENT_BYTES = 32 << 20
 # Large enough that a call costs nothing beside its bytes, small enough that memory stays bounded.
 _BLOCK_BYTES = 4 << 20
 _GZIP = b"\x1f\x8b"
-_FOREIGN = {
-    b"PK\x03\x04": "a zip archive: unpack it first",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it with `unzstd` first",
-    b"BZh": "compressed with bzip2: unpack it with `bunzip2` first",
-    b"\xfd7zXZ": "compressed with xz: unpack it with `unxz` first",
-    b"\xff\xfe": "UTF-16 text: write it again as UTF-8",
-    b"\xfe\xff": "UTF-16 text: write it again as UTF-8",
-    b"SQLite format 3": "an SQLite data base (Nsight Systems?), not a Chrome trace",
-}
 
 OnBytes = Callable[[int, int], None]
 """Told how many bytes of how many are read."""
@@ -79,7 +70,8 @@ def _read(window: ByteWindow, collector: Collector) -> ProfilerTrace:
         begin = window.peek(20).decode("utf-8", errors="replace")
         raise StokerError(
             f"{path} is not a Chrome trace: it begins with {begin!r}, not with an object or an array. "
-            "Write one with `prof.export_chrome_trace(path)` or `torch.profiler.tensorboard_trace_handler(folder)`"
+            "Unpack it first (gzip alone is read as it is), or write one with `prof.export_chrome_trace(path)` or "
+            "`torch.profiler.tensorboard_trace_handler(folder)`"
         )
     window.at += 1
     has_events, has_end = _read_members(window, header, collector)
@@ -156,7 +148,6 @@ class ByteWindow:
         is_damaged: Whether compressed data ended before its own end, or could not be read on.
 
     Raises:
-        StokerError: The file is packed in a way that is not read here, or is no text.
         OSError: It cannot be opened.
     """
 
@@ -171,12 +162,8 @@ class ByteWindow:
         self._block_bytes = block_bytes
         self._is_over = False
         self._file = path.open("rb")
-        head = self._file.peek(16)
-        self._source = gzip.GzipFile(fileobj=self._file) if head.startswith(_GZIP) else self._file
-        for magic, what in _FOREIGN.items():
-            if head.startswith(magic):
-                self.close()
-                raise StokerError(f"{path} is {what}")
+        is_gzip = self._file.peek(2).startswith(_GZIP)
+        self._source = gzip.GzipFile(fileobj=self._file) if is_gzip else self._file
 
     def close(self) -> None:
         """Close the file."""

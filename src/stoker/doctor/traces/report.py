@@ -35,14 +35,14 @@ def as_json(result: TraceResult) -> dict[str, object]:
         "num_ranks": len(result.ranks),
         "straggler": None if straggler is None else straggler.rank,
         "straggler_reason": None if straggler is None else why_of(result, straggler) or None,
-        "num_matched_collectives": result.waits.num_matched,
-        "ranks": [_rank(result, rank) for rank in result.ranks],
+        "num_matched_collectives": result.num_matched,
+        "ranks": [_rank(rank) for rank in result.ranks],
     }
 
 
-def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
+def _rank(rank: RankTimes) -> dict[str, object]:
     traces = rank.traces
-    index = result.with_device.index(rank) if rank.devices else None
+    waited, imposed = rank.collective_waits or (None, None)
     return {
         "rank": rank.rank,
         "paths": [trace.path for trace in traces],
@@ -51,8 +51,8 @@ def _rank(result: TraceResult, rank: RankTimes) -> dict[str, object]:
         "devices": [{"name": name, **_shares(rank.devices[device])} for device, name in rank.device_names.items()],
         "wall_us": rank.wall / 1e3,
         **_figures(rank),
-        "collective_wait_us": None if index is None else result.waits.waited[index] / 1e3,
-        "imposed_wait_us": None if index is None else result.waits.imposed[index] / 1e3,
+        "collective_wait_us": None if waited is None else waited / 1e3,
+        "imposed_wait_us": None if imposed is None else imposed / 1e3,
         "num_events": sum(trace.num_events for trace in traces),
         "is_truncated": any(trace.is_cut for trace in traces),
         "notes": [note for _, note in rank.notes],
@@ -68,8 +68,8 @@ def _figures(of: Figures) -> dict[str, object]:
         "largest_range": {"name": name, "share": ns / wall} if name and wall else None,
         "step_us": None if of.step_ns is None else of.step_ns / 1e3,
         "step_without_data_wait_us": _bounds(of.without_wait_ns),
-        "pageable_copies": of.num_pageable,
-        "pageable_bytes": of.pageable_bytes,
+        "pageable_copies": of.copies[0],
+        "pageable_bytes": of.copies[1],
         "host_data_wait_share": of.host_data_wait_share,
     }
 
@@ -96,7 +96,8 @@ def _shares(times: Times) -> dict[str, object]:
 
 
 def _times(times: Times) -> dict[str, float] | None:
-    return {part.name: getattr(times, part.name) / 1e3 for part in fields(times)} if times.wall else None
+    names = (*(part.name for part in fields(times)), "idle", "exposed_comm", "exposed_copy")
+    return {name: getattr(times, name) / 1e3 for name in names} if times.wall else None
 
 
 def _bounds(ns: tuple[float, float] | None) -> list[float] | None:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from statistics import median_high
 
 import numpy as np
 
-from stoker.doctor.traces.collectives import CollectiveWaits, waits_between
+from stoker.doctor.traces.collectives import waits_between
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind, step_number
 from stoker.doctor.traces.times import Figures, RankTimes, join_cycles, measure
@@ -32,11 +33,13 @@ class TraceResult(Figures):
 
     Attributes:
         ranks: By rank.
-        waits: Who waited for whom.
+        num_matched: Collectives that two ranks or more have in common.
+        straggler: The rank that makes the others wait; None where it is nobody, or no one in particular.
     """
 
     ranks: tuple[RankTimes, ...]
-    waits: CollectiveWaits
+    num_matched: int
+    straggler: RankTimes | None
 
     @property
     def parts(self) -> tuple[RankTimes, ...]:
@@ -47,11 +50,6 @@ class TraceResult(Figures):
     def with_device(self) -> tuple[RankTimes, ...]:
         """Ranks whose device did anything."""
         return tuple(rank for rank in self.ranks if rank.devices)
-
-    @property
-    def straggler(self) -> RankTimes | None:
-        """The rank that makes the others wait."""
-        return None if self.waits.straggler is None else self.with_device[self.waits.straggler]
 
     @property
     def device_word(self) -> str:
@@ -76,11 +74,15 @@ def analyse(traces: Iterable[ProfilerTrace]) -> TraceResult:
     if not measured:
         raise ValueError("there are no traces to look at")
     in_order = sorted(zip(_number_ranks(measured), measured, strict=True), key=lambda pair: pair[0])
-    ranks = tuple(replace(one, rank=number) for number, one in in_order)
-    working = [rank for rank in ranks if rank.devices]
-    wall = sorted(one.wall for one in working)
-    waits = waits_between([one.collectives for one in working], wall=float(wall[len(wall) // 2]) if wall else 0.0)
-    return TraceResult(ranks=ranks, waits=waits)
+    working = [one for _, one in in_order if one.devices]
+    wall = float(median_high([one.wall for one in working])) if working else 0.0
+    num_matched, waited, imposed, last = waits_between([one.collectives for one in working], wall=wall)
+    between = {id(one): pair for one, *pair in zip(working, waited, imposed, strict=True)}
+    ranks = tuple(
+        replace(one, rank=number, collective_waits=tuple(between.get(id(one), ()))) for number, one in in_order
+    )
+    straggler = None if last is None else [rank for rank in ranks if rank.devices][last]
+    return TraceResult(ranks=ranks, num_matched=num_matched, straggler=straggler)
 
 
 def _split_processes(trace: ProfilerTrace) -> list[ProfilerTrace]:

@@ -29,15 +29,6 @@ ARRIVES_NS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfiledStep:
-    """A step that was profiled: the N of "ProfilerStep#N", and when, in nanoseconds."""
-
-    number: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class HostWork:
     """What the host did.
 
@@ -48,7 +39,7 @@ class HostWork:
         others_copying: When another thread that launches work was.
         syncing: When a thread that launches work waited for the device, or had nothing to wait for in such a call.
         launching: When one was in an operator or a call of the runtime.
-        steps: In order of time.
+        steps: Those that were profiled, in order of time: the N of "ProfilerStep#N", when it began and when it ended.
         main_track: Number of the main thread's track, -1 where no host event was found.
         launch_begins: When the call that launched each device event began; the event's own start where that is not
             known. In the order of the device events. int64 [D].
@@ -62,32 +53,11 @@ class HostWork:
     others_copying: Intervals
     syncing: Intervals
     launching: Intervals
-    steps: tuple[ProfiledStep, ...]
+    steps: tuple[tuple[int, int, int], ...]
     main_track: int
     launch_begins: Int64
     launch_ends: Int64
     is_pageable: Mask
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """The work of one device, over all its streams, and why it had none.
-
-    Attributes:
-        name: What the file calls it.
-        compute: Some kernel that is no communication ran.
-        communication: Some kernel of a collective or of point-to-point traffic ran.
-        overlap: Both ran.
-        busy: Either ran, or some copy or fill of memory.
-        idle: By reason, a name of `Times`: disjoint, together all the time in which nothing ran.
-    """
-
-    name: str
-    compute: Intervals
-    communication: Intervals
-    overlap: Intervals
-    busy: Intervals
-    idle: dict[str, Intervals]
 
 
 def host_of(trace: ProfilerTrace) -> HostWork:
@@ -129,13 +99,17 @@ def host_of(trace: ProfilerTrace) -> HostWork:
     )
 
 
-def devices_of(trace: ProfilerTrace, host: HostWork) -> tuple[Device, ...]:
-    """Return the devices that did anything, in the order in which the file has them."""
+def devices_of(trace: ProfilerTrace, host: HostWork) -> dict[str, dict[str, Intervals]]:
+    """Return when each device did what, over all its streams, and why it had no work: by names of `Times`.
+
+    Devices are in the order in which the file has them. Reasons are disjoint, together all the time in which nothing
+    ran.
+    """
     events = trace.device
     # Some profilers give computation and communication of one device as two processes.
     of_track = ["" if track.process.strip().lower() in ONE_DEVICE else str(track.pid) for track in trace.tracks]
     names = np.array(of_track, object)[events.track] if len(events) else np.empty(0, object)
-    found = []
+    found = {}
     for name in dict.fromkeys(names.tolist()):
         mine = np.flatnonzero((names == name) & (events.stop > events.start))
         here = events.where(mine)
@@ -143,17 +117,14 @@ def devices_of(trace: ProfilerTrace, host: HostWork) -> tuple[Device, ...]:
             union(here.start[here.kind == kind], here.stop[here.kind == kind])
             for kind in (EventKind.KERNEL, EventKind.COLLECTIVE)
         )
-        found.append(
-            Device(
-                name=name,
-                compute=compute,
-                communication=communication,
-                overlap=compute & communication,
-                busy=union(here.start, here.stop),
-                idle=_explain_gaps(trace, mine, host),
-            )
-        )
-    return tuple(found)
+        found[name] = {
+            "compute": compute,
+            "communication": communication,
+            "overlap": compute & communication,
+            "busy": union(here.start, here.stop),
+            **_explain_gaps(trace, mine, host),
+        }
+    return found
 
 
 def _explain_gaps(trace: ProfilerTrace, mine: Int64, host: HostWork) -> dict[str, Intervals]:
@@ -265,11 +236,11 @@ def _main_track(trace: ProfilerTrace, says: npt.NDArray[np.uint8], launches: Mas
     return int(np.bincount(on_host.track, weights=on_host.stop - on_host.start, minlength=num).argmax())
 
 
-def _steps(trace: ProfilerTrace, events: Events) -> tuple[ProfiledStep, ...]:
-    found: dict[int, ProfiledStep] = {}
+def _steps(trace: ProfilerTrace, events: Events) -> tuple[tuple[int, int, int], ...]:
+    found: dict[int, tuple[int, int, int]] = {}
     for index in np.argsort(events.start, kind="stable").tolist():
         number = step_number(trace.texts[events.name[index]])
         start, stop = int(events.start[index]), int(events.stop[index])
         if number is not None and stop > start:
-            found.setdefault(number, ProfiledStep(number=number, start=start, stop=stop))
+            found.setdefault(number, (number, start, stop))
     return tuple(found.values())

@@ -17,12 +17,13 @@ from stoker.doctor.traces.collectives import Collectives, collectives_of
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind, Is
 from stoker.doctor.traces.spans import Intervals, between
-from stoker.doctor.traces.timeline import Device, HostWork, devices_of, host_of
+from stoker.doctor.traces.timeline import HostWork, devices_of, host_of
 
 # Public runs with workers took 4 to 7 % more a step than those without workers, the wait taken away.
 _UNSURE = 0.15
 
 _BOUNDS = ("least", "most")
+Devices = dict[str, dict[str, Intervals]]
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
 """What kind of answer there is: a whole one, one about the host only, none."""
@@ -39,12 +40,9 @@ class Times:
     Attributes:
         wall: The time looked at, once for each device.
         busy: A kernel, copy or fill ran, on any stream.
-        idle: None ran.
         compute: A kernel that is no communication ran.
         communication: A kernel that communicates ran.
         overlap: Both ran.
-        exposed_comm: Communication ran, and no computation.
-        exposed_copy: A copy or fill ran, and neither of the two.
         collating: Idle, while the main thread made samples into a batch.
         copying_pageable: Idle, while a launching thread copied from pageable memory.
         waiting_for_data: Idle, while the main thread waited for a batch.
@@ -56,12 +54,9 @@ class Times:
 
     wall: int = 0
     busy: int = 0
-    idle: int = 0
     compute: int = 0
     communication: int = 0
     overlap: int = 0
-    exposed_comm: int = 0
-    exposed_copy: int = 0
     collating: int = 0
     copying_pageable: int = 0
     waiting_for_data: int = 0
@@ -76,6 +71,21 @@ class Times:
     def share(self, part: str) -> float | None:
         """Return a part of the wall time, None where there is none."""
         return getattr(self, part) / self.wall if self.wall else None
+
+    @property
+    def idle(self) -> int:
+        """Nothing ran."""
+        return self.wall - self.busy
+
+    @property
+    def exposed_comm(self) -> int:
+        """Communication ran, and no computation."""
+        return self.communication - self.overlap
+
+    @property
+    def exposed_copy(self) -> int:
+        """A copy or fill ran, and neither of the two."""
+        return self.busy - self.compute - self.exposed_comm
 
     @property
     def data(self) -> int:
@@ -158,14 +168,12 @@ class Figures:
         return name, min(ranges[name].unattributed, self.times.unattributed)
 
     @property
-    def num_pageable(self) -> int:
-        """Copies from pageable memory to a device."""
-        return sum(rank.pageable[0] for rank in self.parts)
+    def copies(self) -> tuple[int, ...]:
+        """Copies from pageable memory to a device, their bytes as far as the files have them, and the time they took.
 
-    @property
-    def pageable_bytes(self) -> int:
-        """Their bytes, as far as the files have them."""
-        return sum(rank.pageable[1] for rank in self.parts)
+        Nanoseconds of the calls that made them.
+        """
+        return tuple(map(sum, zip(*(rank.pageable for rank in self.parts), strict=True)))
 
     @property
     def host_data_wait_share(self) -> float | None:
@@ -185,6 +193,8 @@ class RankTimes(Figures):
         has_events: Whether there were any.
         devices: What each of its devices did, in the window.
         collectives: How long each of its collectives took, in the window.
+        collective_waits: Nanoseconds that it waited for the last rank in those that ranks have in common, and that the
+            others waited for it, added over them; empty before ranks are compared, and without a device.
         wall: Nanoseconds looked at: all profiled steps but the first and the last of each cycle, which carry the
             profiler's start and stop (all of them, where a cycle has no three); without steps, from the first work
             of a device to the last event.
@@ -202,6 +212,7 @@ class RankTimes(Figures):
     has_events: bool
     devices: dict[str, Times]
     collectives: Collectives
+    collective_waits: tuple[int, ...] = ()
     wall: int
     wants_data: int
     ranges: dict[str, Times]
@@ -250,9 +261,9 @@ def measure(trace: ProfilerTrace) -> RankTimes:
     host = host_of(trace)
     devices = devices_of(trace, host)
     wants = host.waiting | host.collating
-    windows = [between(step.start, step.stop) for step in host.steps]
+    windows = [between(start, stop) for _, start, stop in host.steps]
     all_steps = tuple(
-        _step(step.number, window, devices, wants) for step, window in zip(host.steps, windows, strict=True)
+        _step(number, window, devices, wants) for (number, *_), window in zip(host.steps, windows, strict=True)
     )
     inner = slice(1, -1) if len(all_steps) > 2 else slice(None)
     steps = all_steps[inner]
@@ -267,7 +278,7 @@ def measure(trace: ProfilerTrace) -> RankTimes:
         process=(trace.rank, None if main is None else main.pid),
         span=(begin + trace.base_ns, end + trace.base_ns),
         has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
-        devices={device.name: _times(device, window) for device in devices},
+        devices={name: _times(device, window) for name, device in devices.items()},
         collectives=collectives_of(trace, host, [step.number for step in steps]),
         wall=int((window.stop - window.start).sum()),
         wants_data=wants.within(window),
@@ -310,10 +321,10 @@ def add_tables(tables: Iterable[dict[str, Times]]) -> dict[str, Times]:
     return found
 
 
-def _step(number: int, window: Intervals, devices: tuple[Device, ...], wants: Intervals) -> StepTimes:
+def _step(number: int, window: Intervals, devices: Devices, wants: Intervals) -> StepTimes:
     start, stop = int(window.start[0]), int(window.stop[0])
     length, waited = stop - start, wants.within(window)
-    work = [_times(device, window) for device in devices]
+    work = [_times(device, window) for device in devices.values()]
     # What the device has to do, and to wait for, whatever the data do.
     needed = max((times.compute + times.exposed_comm + times.queued for times in work), default=0)
     idle_for_data = min((times.data for times in work), default=0)
@@ -328,25 +339,12 @@ def _step(number: int, window: Intervals, devices: tuple[Device, ...], wants: In
     )
 
 
-def _times(device: Device, window: Intervals) -> Times:
-    compute, communication, overlap, busy = (
-        part.within(window) for part in (device.compute, device.communication, device.overlap, device.busy)
-    )
-    idle = {why: when.within(window) for why, when in device.idle.items()}
-    return Times(
-        wall=int((window.stop - window.start).sum()),
-        busy=busy,
-        idle=sum(idle.values()),
-        compute=compute,
-        communication=communication,
-        overlap=overlap,
-        exposed_comm=communication - overlap,
-        exposed_copy=busy - compute - communication + overlap,
-        **idle,
-    )
+def _times(device: dict[str, Intervals], window: Intervals) -> Times:
+    parts = {name: when.within(window) for name, when in device.items()}
+    return Times(wall=int((window.stop - window.start).sum()), **parts)
 
 
-def _ranges(trace: ProfilerTrace, host: HostWork, devices: tuple[Device, ...], window: Intervals) -> dict[str, Times]:
+def _ranges(trace: ProfilerTrace, host: HostWork, devices: Devices, window: Intervals) -> dict[str, Times]:
     """Return the names of ranges and functions of the main thread, and how much time was spent in them."""
     events = trace.host
     is_named = (events.kind == EventKind.ANNOTATION) | (events.kind == EventKind.PYTHON)
@@ -355,8 +353,8 @@ def _ranges(trace: ProfilerTrace, host: HostWork, devices: tuple[Device, ...], w
     total: Counter[str] = Counter()
     used, inverse = np.unique(mine.name, return_inverse=True)
     spent = np.bincount(inverse, weights=window.until(mine.stop) - window.until(mine.start), minlength=len(used))
-    for device in devices:
-        rest = device.idle["unattributed"] & window
+    for device in devices.values():
+        rest = device["unattributed"] & window
         of_names = np.bincount(inverse, weights=rest.until(mine.stop) - rest.until(mine.start), minlength=len(used))
         most = rest.within(window)
         for name, idle_ns, ns in zip(used.tolist(), of_names.tolist(), spent.tolist(), strict=True):

@@ -6,7 +6,7 @@ from statistics import median
 
 from stoker.doctor.traces.result import TraceResult
 from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, RankTimes
-from stoker.doctor.words import time_text
+from stoker.doctor.words import share_text, time_text
 
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05
@@ -43,7 +43,7 @@ _REASONS = {
 def verdict_of(result: TraceResult) -> str:
     """Return the answer about all files."""
     if result.status == NO_EVENTS:
-        return _nothing(result.ranks[0]) if len(result.ranks) == 1 else "There are no events in any of these traces."
+        return _nothing(result)
     if result.status == CPU_ONLY:
         return _host_only(result)
     said = _sentence(result)
@@ -64,10 +64,10 @@ def advice_of(result: TraceResult) -> list[str]:
         else:
             found.append(_REASONS[reason][1])
     wall = sum(rank.wall for rank in result.with_device)
-    blocked = sum(rank.pageable[2] for rank in result.with_device)
+    blocked = result.copies[2]
     pin = _REASONS["copying_pageable"][1]
     if wall and blocked >= _PAGEABLE * wall and pin not in found:
-        found.append(f"{pin}: copies from pageable memory block the host {percent(blocked / wall)} of the time")
+        found.append(f"{pin}: copies from pageable memory block the host {share_text(blocked / wall)} of the time")
     return found
 
 
@@ -111,14 +111,6 @@ def range_text(bounds: tuple[float, float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def percent(share: float | None) -> str:
-    """Return a share: "33 %", "0.4 %"."""
-    if share is None:
-        return "–"
-    value = 100 * share
-    return f"{value:.1f} %" if 0.05 <= value < 9.95 else f"{value:.0f} %"
-
-
 def _largest(result: TraceResult) -> tuple[str, float]:
     shares = {name: getattr(result.times, name) / max(result.times.wall, 1) for name in _REASONS}
     reason = max(shares, key=lambda key: shares[key])
@@ -131,17 +123,17 @@ def _sentence(result: TraceResult) -> str:
     where = f"The {result.device_word}{'s' if is_many else ''}"
     are, idle_word = ("are", "idle") if is_many else ("is", "idles")
     reason, share = _largest(result)
-    busy, idle, data = (percent(times.share(part)) for part in ("busy", "idle", "data"))
+    busy, idle, data = (share_text(times.share(part)) for part in ("busy", "idle", "data"))
     if share < _LITTLE:
         return f"{where} {are} busy {busy} of the time. Waiting for data is {data}: nothing to gain."
     if reason == "exposed_comm":
-        said = f"{where} {'do' if is_many else 'does'} nothing but communicate {percent(share)} of the time, and "
+        said = f"{where} {'do' if is_many else 'does'} nothing but communicate {share_text(share)} of the time, and "
         return f"{said}{idle_word} {idle}. Waiting for data is {data}."
     words = _REASONS[reason][0]
     name, in_range = result.largest_range
     if reason == "unattributed" and name:
-        words = f"while the host launches nothing ({percent(in_range / times.wall)} in {name})"
-    said = f"{where} {idle_word} {idle} of the time: {percent(share)} {words}"
+        words = f"while the host launches nothing ({share_text(in_range / times.wall)} in {name})"
+    said = f"{where} {idle_word} {idle} of the time: {share_text(share)} {words}"
     if reason != "data":
         return f"{said}. Waiting for data is {data}."
     step, bounds = result.step_ns, result.without_wait_ns
@@ -152,8 +144,7 @@ def _sentence(result: TraceResult) -> str:
 
 def _straggler_sentence(result: TraceResult, rank: RankTimes) -> str:
     others = len(result.with_device) - 1
-    index = result.with_device.index(rank)
-    waited = result.waits.imposed[index] / others / max(len(rank.steps), 1)
+    waited = rank.collective_waits[1] / others / max(len(rank.steps), 1)
     a_step = " a step" if rank.steps else ""
     why = why_of(result, rank)
     return (
@@ -164,18 +155,14 @@ def _straggler_sentence(result: TraceResult, rank: RankTimes) -> str:
 
 def _host_only(result: TraceResult) -> str:
     if any(trace.num_without_length for rank in result.ranks for trace in rank.traces):
-        return "Work of devices has no duration in this trace, so it cannot say whether one idles."
-    said = "CPU only: no device did anything in this trace, so it cannot say whether one idles."
-    if len(result.ranks) > 1:
-        said = "CPU only: no device did anything in these traces, so they cannot say whether one idles."
+        return "Work of devices has no duration here, so it does not show whether one idles."
+    said = "CPU only: no device did anything here, so it does not show whether one idles."
     share = result.host_data_wait_share
-    return f"{said} The training loop waited for data {percent(share)} of the time." if share else said
+    return f"{said} The training loop waited for data {share_text(share)} of the time." if share else said
 
 
-def _nothing(rank: RankTimes) -> str:
-    if any(trace.num_events for trace in rank.traces):
-        return "Nothing to look at: none of the events in this trace is an operator, a call or work on a device."
-    for _, note in rank.notes:
-        if note.startswith("the file"):
-            return f"Nothing to look at: {note}."
-    return "Nothing to look at: there are no events in this trace."
+def _nothing(result: TraceResult) -> str:
+    if any(trace.num_events for rank in result.ranks for trace in rank.traces):
+        return "Nothing to look at: no event here is an operator, a call or work on a device."
+    notes = [note for rank in result.ranks for _, note in rank.notes if note.startswith("the file")]
+    return f"Nothing to look at: {notes[0] if notes else 'there are no events'}."

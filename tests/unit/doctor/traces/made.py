@@ -6,7 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
-from stoker.doctor.traces import analyse, read_trace
+from stoker.doctor.traces import analyse, as_json, read_trace
 
 MAIN, AUTOGRAD, PID = 100, 101, 100
 
@@ -63,8 +63,8 @@ class Made:
 
     def times(self, tmp_path: Path, **header) -> dict[str, float]:
         """Return the one rank's times in microseconds, without those that are zero."""
-        times = self.analyse(tmp_path, **header).ranks[0].times
-        return {name: ns / 1000 for name, ns in vars(times).items() if ns}
+        times = as_json(self.analyse(tmp_path, **header))["time_us"]
+        return {name: us for name, us in times.items() if us}
 
 
 def rank_of(number: int, world_size: int = 2) -> dict:

@@ -111,7 +111,7 @@ def test_a_fetch_that_drains_the_queue_is_synchronising_not_a_pageable_copy(tmp_
     result = made.analyse(tmp_path)
     times = result.ranks[0].times
     assert (times.synchronising, times.unattributed, times.launching) == (18_000 + 5_000, 10_000, 2_000)
-    assert result.ranks[0].num_pageable == 0
+    assert result.ranks[0].copies[0] == 0
 
 
 def test_a_copy_call_that_waits_while_nothing_runs_is_not_synchronising(tmp_path):
@@ -162,7 +162,7 @@ def test_pageable_copies_are_counted_with_their_bytes(tmp_path):
         made.copy(start, start + 5, bytes=1000)
     made.copy(50, 55, "HtoD (Pinned -> Device)", bytes=77)
     measured = made.analyse(tmp_path).ranks[0]
-    assert (measured.num_pageable, measured.pageable_bytes) == (2, 2000)
+    assert measured.copies[:2] == (2, 2000)
 
 
 def test_work_that_straddles_a_step_is_cut_at_its_border(tmp_path):
