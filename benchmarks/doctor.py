@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from benchmarks.planted import CASES, RANKS, SHARING, SLOW_RANK, Case
 from stoker import Loader
 from stoker.demo.data import DemoData, MeteredLink, ranking_dataset
 from stoker.doctor.examine import examine
-from stoker.doctor.machine import Disk
 from stoker.doctor.ranks import compare_ranks
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.verdict import DoctorResult
@@ -87,9 +86,9 @@ def run(
     if not names:
         results = [examine_case(case, folder / "doctor", budget_s=_RANK_BUDGET_S, verify=0) for case in RANKS]
         ranks = compare_ranks([result.to_json() for result in results])
-        found += (ranks.rank, ranks.stage) == (SLOW_RANK, "fetch")
+        found += (ranks["rank"], ranks["stage"]) == (SLOW_RANK, "fetch")
         num_cases += 1
-        remarks.append(f"one slow rank of {len(RANKS)}: {ranks.sentence}")
+        remarks.append(f"one slow rank of {len(RANKS)}: {ranks['sentence']}")
     errors = [error for finding in findings for error in finding.errors] or [0.0]
     return Answer(
         question="doctor: promised rates that come within 5 %, and within 15 %",
@@ -110,7 +109,7 @@ def run(
 def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify: int = _ALL) -> DoctorResult:
     """Examine one case, and run so many of the fixes that are advised once more; leaves the folder away."""
     try:
-        with _neighbour() if case.has_neighbour else _nobody():
+        with _neighbour() if case.has_neighbour else nullcontext():
             if case.num_cores is None:
                 return _examine(case, folder, budget_s, verify)
             result: DoctorResult = in_a_new_process(_on_cores, case.num_cores, case.name, folder, budget_s, verify)
@@ -121,17 +120,16 @@ def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify
 
 def _find(case: Case, folder: Path) -> Finding:
     result = examine_case(case, folder)
-    verdict, verified = result.verdict, result.numbers.verified
+    verdict, verified = result.verdict, [path for path in result.numbers.paths if path.came_s is not None]
     is_named = case.stages <= set(verdict.stages)
     mark = "named" if is_named else f"NOT NAMED, but {', '.join(verdict.stages)}"
     tried = ", ".join(
-        f"{one.fix} {one.promised_s:,.0f} promised, {one.measured.samples_s:,.0f} came ({one.error:+.0%})"
-        for one in verified
+        f"{path.key} {path.rate_s:,.0f} promised, {path.came_s:,.0f} came ({path.error:+.0%})" for path in verified
     )
     return Finding(
         name=case.name,
         is_named=is_named,
-        errors=[abs(one.error) for one in verified],
+        errors=[abs(path.error) for path in verified],
         remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({verdict.sure}); {tried or 'nothing to mend'}",
     )
 
@@ -152,7 +150,7 @@ def _examine(case: Case, folder: Path, budget_s: float, verify: int) -> DoctorRe
             for _ in loader:
                 pass
     if case.disk_bytes_s is not None:
-        disk = Disk(read_bytes_s=case.disk_bytes_s, write_bytes_s=case.disk_bytes_s, is_memory=False)
+        disk = {"disk_read": case.disk_bytes_s, "disk_write": case.disk_bytes_s}
         more |= {"disk": lambda *_: disk, "free_memory_bytes": lambda: 0}
     settings = DoctorSettings(
         step=case.step(), batch_size=case.batch_size, budget_s=budget_s, verify=verify, scratch=folder, **more
@@ -176,11 +174,6 @@ def _neighbour() -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def _nobody() -> Iterator[None]:
-    yield
 
 
 def _demo(data: DemoData) -> Case:

@@ -15,11 +15,9 @@ from stoker import Dataset, Loader, StokerError
 from stoker.cli import main
 from stoker.cli.arguments import OK, WRONG_USAGE
 from stoker.doctor.examine import examine
-from stoker.doctor.machine import Disk
 from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, SUPPLY, TENSORS, THREADS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, StepError, TimedStep
-from stoker.doctor.verdict import is_comparable
 from stoker.testing import FlakyStorage
 
 planted = pytest.importorskip("benchmarks.planted")
@@ -56,8 +54,7 @@ def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
     assert numbers.today == SOURCE
     assert TENSORS in [fix.key for fix in verdict.fixes]
     assert {SOURCE, RAM, TENSORS} <= {path.key for path in numbers.paths}
-    network = next(ceiling for ceiling in numbers.ceilings if ceiling.key == "network")
-    assert network.value == pytest.approx(16e6, rel=0.5)
+    assert numbers.ceilings["network"] == pytest.approx(16e6, rel=0.5)
     written = json.loads(json.dumps(found.to_json()))
     assert written["verdict"]["stages"][0] == "fetch"
     assert not list(tmp_path.iterdir())
@@ -93,14 +90,13 @@ def test_a_cache_that_holds_everything_makes_today_the_warm_path(tmp_path):
         for _ in loader:
             pass
     before = sorted(path.name for path in (tmp_path / "cache").rglob("*"))
-    slow = Disk(read_bytes_s=5e6, write_bytes_s=5e6, is_memory=False)
     found = examine(
         dataset,
         settings(
             step=TimedStep(1e-3),
             batch_size=2_048,
             cache=tmp_path / "cache",
-            disk=lambda *_: slow,
+            disk=lambda *_: {"disk_read": 5e6, "disk_write": 5e6},
             free_memory_bytes=lambda: 0,
         ),
     )
@@ -122,9 +118,9 @@ def test_a_step_that_keeps_the_cores_busy_is_judged_by_what_it_eats_beside_a_loa
     )
     numbers = found.numbers
     assert numbers.path(SHARED) is not None
-    assert numbers.step.cores_used > 0.1
-    assert all(path.rate_s <= found.verdict.demand_s for path in numbers.paths if is_comparable(numbers, path) and
-               path.key not in (RAM, SHARED))  # fmt: skip
+    assert numbers.path(RAM).cores_used > 0.1
+    fed = [path for path in numbers.paths if found.verdict.is_comparable(path) and path.key not in (RAM, SHARED)]
+    assert all(path.rate_s <= found.verdict.demand_s for path in fed)
 
 
 UNGUARDED = """

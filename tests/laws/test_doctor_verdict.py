@@ -23,11 +23,10 @@ from stoker.doctor.results import (
     SUPPLY,
     TENSORS,
     UNKNOWN,
-    Rate,
     StageResult,
 )
 from stoker.doctor.screen import print_result
-from stoker.doctor.verdict import KEEPS_UP, DoctorResult, is_comparable, limit_of, sure_word
+from stoker.doctor.verdict import CERTAIN, KEEPS_UP, LIKELY, DoctorResult
 from stoker.doctor.words import rate_text, share_text
 
 
@@ -46,33 +45,34 @@ def plain(text):
 def test_no_figure_of_a_verdict_contradicts_another(measured):
     verdict = DoctorResult(measured).verdict
     today = measured.path(measured.today)
-    assert verdict.sure == sure_word(verdict.sureness)
+    assert (verdict.sure == "certain") == (verdict.sureness >= CERTAIN)
+    assert (verdict.sure == "a guess") == (verdict.sureness < LIKELY)
     assert 0.5 <= verdict.sureness <= 1
     assert (verdict.kind == "fed") == (verdict.stages == (MODEL,))
     if verdict.demand_s is not None:
         assert verdict.busy == pytest.approx(today.rate_s / verdict.demand_s)
-        assert verdict.busy + verdict.lost_share == pytest.approx(1)
         assert (verdict.busy >= KEEPS_UP) == (verdict.kind == "fed")
         # No path is faster than what the step is said to eat, and the time between two steps is all of its parts.
-        seen = [p for p in measured.paths if is_comparable(measured, p) and p.key not in (RAM, SHARED)]
+        seen = [p for p in measured.paths if verdict.is_comparable(p) and p.key not in (RAM, SHARED)]
         assert all(p.rate_s <= verdict.demand_s for p in seen)
         if today.stall < 1:
-            own_s = today.rate.samples_s / (1 - today.stall)
+            own_s = today.samples_s / (1 - today.stall)
             assert verdict.demand_s <= max(own_s, *(p.rate_s for p in seen), own_s)
-        assert sum(p.seconds for p in verdict.step_parts) == pytest.approx(today.batch_size / today.rate_s)
-        assert all(part.seconds >= 0 for part in verdict.step_parts)
+        assert sum(seconds for *_, seconds in verdict.step_parts) == pytest.approx(today.batch_size / today.rate_s)
+        assert all(seconds >= 0 for *_, seconds in verdict.step_parts)
     else:
-        assert verdict.busy is verdict.lost_share is None
+        assert verdict.busy is None
         assert verdict.step_parts == ()
         assert verdict.kind == "open"
     for fix in verdict.fixes:
-        made_of = measured.path(fix.key)
-        assert fix.rate_s == made_of.rate_s
-        assert fix.times * today.rate_s == pytest.approx(fix.rate_s)
-        assert fix.times > 1
-        assert fix.busy is None or fix.busy <= 1 + 1e-9
-        if fix.busy is not None:
-            assert (fix.limit == MODEL) == (fix.busy >= KEEPS_UP)
+        busy = verdict.busy_of(fix)
+        assert fix is measured.path(fix.key)
+        assert fix is not today
+        assert verdict.times_of(fix) * today.rate_s == pytest.approx(fix.rate_s)
+        assert verdict.times_of(fix) > 1
+        assert busy is None or busy <= 1 + 1e-9
+        if busy is not None:
+            assert (verdict.limit_of(fix) == MODEL) == (busy >= KEEPS_UP)
     assert not (verdict.kind == "fed" and verdict.fixes)
     for best, worse in zip(verdict.fixes, verdict.fixes[1:], strict=False):
         assert best.rate_s >= worse.rate_s / 1.04
@@ -81,9 +81,10 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         assert bound.key == "gpus" or verdict.demand_s is None or bound.at_most_s <= verdict.demand_s
     assert verdict.epoch_s == pytest.approx(measured.data.num_samples / today.rate_s)
     if verdict.money is not None:
-        assert 0 <= verdict.money.stalls <= verdict.money.epoch
-        assert verdict.money.best_fix <= verdict.money.epoch
-        assert (verdict.money.best_fix < verdict.money.epoch) == (bool(verdict.fixes) and verdict.money.epoch > 0)
+        epoch, stalls, best_fix = (verdict.money[name] for name in ("epoch", "stalls", "best_fix"))
+        assert 0 <= stalls <= epoch
+        assert best_fix <= epoch
+        assert (best_fix < epoch) == (bool(verdict.fixes) and epoch > 0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -110,10 +111,10 @@ def test_nothing_is_certain_where_repeats_spread_or_others_took_the_cores(measur
     verdict, today = DoctorResult(measured).verdict, measured.path(measured.today)
     base = measured.path(SHARED) or measured.path(RAM)
     judged = [today] if base is None or verdict.demand_s is None else [today, base]
-    if any(path.others > 0.1 or path.rate.spread > 0.12 for path in judged):
+    if any(path.others > 0.1 or path.spread > 0.12 for path in judged):
         assert verdict.sure != "certain"
         assert "(certain)" not in verdict.sentence
-    if any(path.others > 0.4 or path.rate.spread > 0.4 for path in judged):
+    if any(path.others > 0.4 or path.spread > 0.4 for path in judged):
         assert verdict.sure == "a guess"
 
 
@@ -124,9 +125,9 @@ def test_no_gain_is_above_what_the_step_eats_and_no_rate_below_it_is_enough(meas
     if verdict.demand_s is None:
         return
     for fix in verdict.fixes:
-        if is_comparable(measured, measured.path(fix.key)):
+        if verdict.is_comparable(fix):
             assert fix.rate_s <= verdict.demand_s
-            assert fix.times <= 1 / verdict.busy * (1 + 1e-9)
+            assert verdict.times_of(fix) <= 1 / verdict.busy * (1 + 1e-9)
     if verdict.busy < KEEPS_UP:
         assert verdict.stages != (MODEL,)
         assert "nothing to gain" not in verdict.sentence
@@ -153,7 +154,7 @@ def test_screen_page_and_json_say_what_the_verdict_says_and_nothing_else(measure
         for one in measured.paths:
             assert plain(rate_text(one.rate_s)) in said
         for fix in verdict.fixes:
-            assert fix.text in said
+            assert fix.name in said
             assert fix.how in said
         for bound in verdict.bounds:
             assert f"≤ {rate_text(bound.at_most_s)}" in said
@@ -194,9 +195,9 @@ def test_a_step_that_shares_cores_with_the_loader_is_judged_by_what_it_eats_besi
     assert verdict.demand_s == 650_000
     assert any("share processors" in note for note in verdict.notes)
     step, taken, *_ = verdict.step_parts
-    assert step.seconds == pytest.approx(BATCH / 1_000_000)
-    assert taken.key == SHARED
-    assert taken.seconds == pytest.approx(BATCH / 650_000 - BATCH / 1_000_000)
+    assert step[2] == pytest.approx(BATCH / 1_000_000)
+    assert taken[0] == SHARED
+    assert taken[2] == pytest.approx(BATCH / 650_000 - BATCH / 1_000_000)
 
 
 def test_a_loop_that_did_not_wait_is_fed_though_the_machine_was_faster_when_batches_lay_in_ram():
@@ -209,7 +210,7 @@ def test_a_loop_that_did_not_wait_is_fed_though_the_machine_was_faster_when_batc
 
 def test_without_a_step_the_verdict_says_what_steps_the_supply_can_carry():
     verdict = DoctorResult(without_step()).verdict
-    assert (verdict.kind, verdict.stages, verdict.lost_share) == ("open", ("fetch",), None)
+    assert (verdict.kind, verdict.stages, verdict.busy) == ("open", ("fetch",), None)
     assert "enough for steps of 18.8 ms or longer" in verdict.sentence
 
 
@@ -259,8 +260,7 @@ def test_what_a_disk_allows_where_memory_is_too_small_is_said_to_be_a_bound():
 
 def test_repeats_that_lie_far_apart_and_neighbours_make_a_verdict_less_sure():
     def sureness(spread, others=0.0):
-        rate = Rate(samples_s=8e5, low=8e5 * (1 - spread), high=8e5 * (1 + spread), num_rounds=2)
-        today = path(SOURCE, 8e5, rate=rate, others=others)
+        today = path(SOURCE, 8e5, rates=(8e5 * (1 - spread), 8e5, 8e5 * (1 + spread)), others=others)
         return DoctorResult(numbers({SOURCE: today, RAM: 1e6, SUPPLY: 8e5}, stages=())).verdict
 
     sharp, blurred, busy = sureness(0.01), sureness(0.4), sureness(0.01, others=0.9)
@@ -273,10 +273,10 @@ def test_repeats_that_lie_far_apart_and_neighbours_make_a_verdict_less_sure():
 
 @given(spread=st.floats(0, 0.9), times=st.floats(1.0, 3.0))
 def test_a_gain_that_may_be_chance_is_no_fix(spread, times):
-    rate = Rate(samples_s=3e5 * times, low=3e5 * times * (1 - spread), high=3e5 * times * (1 + spread), num_rounds=2)
-    found = numbers({SOURCE: 3e5, RAM: 1e6, SUPPLY: 3e5, TENSORS: path(TENSORS, 1.0, rate=rate)})
+    tensors = path(TENSORS, 1.0, rates=(3e5 * times * (1 - spread), 3e5 * times, 3e5 * times * (1 + spread)))
+    found = numbers({SOURCE: 3e5, RAM: 1e6, SUPPLY: 3e5, TENSORS: tensors})
     fixes = DoctorResult(found).verdict.fixes
-    assert bool(fixes) == (times > max(1.05, 1 + min(0.5, math.hypot(max(0.01, rate.spread), 0.01))))
+    assert bool(fixes) == (times > max(1.05, 1 + min(0.5, math.hypot(max(0.01, tensors.spread), 0.01))))
 
 
 def test_an_interrupted_examination_says_so_and_what_it_knows():
@@ -294,7 +294,7 @@ def test_an_interrupted_examination_says_so_and_what_it_knows():
 
 def test_what_limits_a_path_is_the_model_exactly_where_the_path_feeds_it():
     found = starved()
-    limits = {one.key: limit_of(found, one) for one in found.paths}
+    limits = {one.key: DoctorResult(found).verdict.limit_of(one) for one in found.paths}
     assert limits[SOURCE] == "fetch"
     assert limits[TENSORS] == MODEL
     assert all(limit in STAGE_NAMES for limit in limits.values())

@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,9 +160,9 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
             raise ValueError(f"{name} is no JSON of `stoker doctor --json`: {error}") from None
     found = compare_ranks(results)
     if options.json:
-        print_json(asdict(found))
+        print_json(found)
     else:
-        print_line(console, found.sentence, "bold")
+        print_line(console, found["sentence"], "bold")
     return OK
 
 

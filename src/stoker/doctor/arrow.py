@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.fields.spec import Arrays
 
 _QUEUE = 16
-# How long a thread whose batch nobody takes waits before it looks whether all is over.
+# How long the loop waits for a thread to end before it looks again.
 _LOOKS_S = 0.05
 
 
@@ -48,8 +49,16 @@ def converter(dataset: Dataset) -> Callable[[pa.Table], Arrays]:
     return convert
 
 
-class ArrowBatches:
-    """Batches from Arrow files, drawn by threads, for ever.
+@contextmanager
+def arrow_batches(
+    paths: Sequence[Path],
+    *,
+    convert: Callable[[pa.Table], Arrays],
+    batch_size: int,
+    window: int,
+    num_threads: int,
+) -> Iterator[tuple[Iterator[Arrays], dict[str, float]]]:
+    """Give batches from Arrow files, drawn by threads, for ever; the threads end with the block.
 
     Args:
         paths: The files.
@@ -58,90 +67,60 @@ class ArrowBatches:
         window: Files whose rows are mixed.
         num_threads: Threads that draw.
 
-    Attributes:
-        drawn_s: Seconds that the threads have drawn, together.
-        converted_s: Seconds that the loop's thread has converted.
-        num_samples: That it has converted.
+    Yields:
+        The batches; and what was spent on them so far: seconds that threads have drawn, together ("draw"), and that
+        the loop's thread has converted ("dequeue"), and how many rows that were ("rows").
     """
+    numbers, is_over = itertools.count(), threading.Event()
+    ready: queue.Queue[pa.Table | BaseException] = queue.Queue(_QUEUE)
+    spent = {"draw": 0.0, "dequeue": 0.0, "rows": 0.0}
 
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        *,
-        convert: Callable[[pa.Table], Arrays],
-        batch_size: int,
-        window: int,
-        num_threads: int,
-    ) -> None:
-        self._paths = paths
-        self._convert = convert
-        self.drawn_s = self.converted_s = 0.0
-        self.num_samples = 0
-        self._batch_size = batch_size
-        self._window = window
-        self._numbers = itertools.count()
-        self._ready: queue.Queue[pa.Table | BaseException] = queue.Queue(_QUEUE)
-        self._is_closed = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"stoker-doctor-arrow-{i}", daemon=True)
-            for i in range(num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def __iter__(self) -> Iterator[Arrays]:
-        """Yield batches until closed."""
-        while not self._is_closed:
-            table = self._ready.get()
-            if isinstance(table, BaseException):
-                raise table
-            start_s = time.perf_counter()
-            batch = self._convert(table)
-            self.converted_s += time.perf_counter() - start_s
-            self.num_samples += len(table)
-            yield batch
-            del batch
-
-    def close(self) -> None:
-        """End the threads.
-
-        Blocks: until what they are drawing is drawn.
-        """
-        self._is_closed = True
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self) -> None:
+    def work() -> None:
         try:
-            while not self._is_closed:
+            while not is_over.is_set():
                 start_s = time.perf_counter()
-                for batch in self._draw(next(self._numbers)):
-                    self.drawn_s += time.perf_counter() - start_s
-                    if not self._put(batch):
+                for table in _draw(paths, next(numbers), window=window, batch_size=batch_size):
+                    spent["draw"] += time.perf_counter() - start_s
+                    ready.put(table)
+                    if is_over.is_set():
                         return
                     start_s = time.perf_counter()
         except BaseException as error:  # it belongs to the loop
-            self._put(error)
+            ready.put(error)
 
-    def _put(self, ready: pa.Table | BaseException) -> bool:
-        """Put it in the queue once there is room; False where nobody wants it any more."""
-        while not self._is_closed:
-            try:
-                self._ready.put(ready, timeout=_LOOKS_S)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def batches() -> Iterator[Arrays]:
+        while True:
+            table = ready.get()
+            if isinstance(table, BaseException):
+                raise table
+            start_s = time.perf_counter()
+            batch = convert(table)
+            spent["dequeue"] += time.perf_counter() - start_s
+            spent["rows"] += len(table)
+            yield batch
+            del batch
 
-    def _draw(self, number: int) -> Iterator[pa.Table]:
-        """Yield the rows of one window of files in random order, a batch at a time; a rest is left out."""
-        tables = []
-        for i in range(self._window):
-            with pa.memory_map(str(self._paths[(number * self._window + i) % len(self._paths)])) as source:
-                tables.append(pa.ipc.open_file(source).read_all())
-        # Arrow draws from one chunk far faster than from several.
-        table = pa.concat_tables(tables).combine_chunks()
-        order = np.random.default_rng(number).permutation(len(table))
-        size = min(self._batch_size, len(order))
-        for start in range(0, len(order) - size + 1, size):
-            yield table.take(pa.array(order[start : start + size]))
+    threads = [threading.Thread(target=work, name=f"stoker-doctor-arrow-{i}", daemon=True) for i in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield batches(), spent
+    finally:
+        is_over.set()
+        while any(thread.is_alive() for thread in threads):
+            with suppress(queue.Empty):  # room for what one of them is about to put there
+                ready.get(timeout=_LOOKS_S)
+
+
+def _draw(paths: Sequence[Path], number: int, *, window: int, batch_size: int) -> Iterator[pa.Table]:
+    """Yield the rows of one window of files in random order, a batch at a time; a rest is left out."""
+    tables = []
+    for i in range(window):
+        with pa.memory_map(str(paths[(number * window + i) % len(paths)])) as source:
+            tables.append(pa.ipc.open_file(source).read_all())
+    # Arrow draws from one chunk far faster than from several.
+    table = pa.concat_tables(tables).combine_chunks()
+    order = np.random.default_rng(number).permutation(len(table))
+    size = min(batch_size, len(order))
+    for start in range(0, len(order) - size + 1, size):
+        yield table.take(pa.array(order[start : start + size]))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from stoker.cache.store import Store
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
 from stoker.doctor.arrow import write_tables
-from stoker.doctor.gpu import GpuWatch, has_cuda, probe_copy
-from stoker.doctor.machine import Disk, memory_bytes_s
-from stoker.doctor.paths import Candidate, Candidates, Sample, make_loader
+from stoker.doctor.gpu import NO_GPU, has_cuda, probe_copy, watching_gpus
+from stoker.doctor.machine import is_memory, memory_bytes_s
+from stoker.doctor.paths import Candidates, Sample, Way, make_loader
 from stoker.doctor.results import (
     ARROW,
     BUILD_STAGES,
@@ -35,32 +36,29 @@ from stoker.doctor.results import (
     SHARED,
     SOURCE,
     TENSORS,
-    Ceiling,
     DataFacts,
     Measurements,
     PathResult,
-    Rate,
+    PathRun,
     StageResult,
-    StepFacts,
-    Verified,
 )
-from stoker.doctor.rows import row_facts
-from stoker.doctor.runs import PathRun
-from stoker.doctor.sampled import SampledDataset, num_samples_of_units, spread_units
+from stoker.doctor.sampled import SampledDataset, num_samples_of_units, row_facts, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, num_samples_of
-from stoker.doctor.tap import LinkPace, Tap, probe_link
-from stoker.doctor.verdict import DoctorResult, conclude
+from stoker.doctor.tap import Tap, probe_link
+from stoker.doctor.verdict import DoctorResult, Verdict
 from stoker.doctor.words import time_text
 from stoker.errors import StokerError
 from stoker.host.machine import cores, free_memory_bytes, machine, versions
 from stoker.loader.temporary import OwnedFolder
+from stoker.plan.savings import SharingFound, find_sharing
 from stoker.words import some_of
 
 # What the name of a folder that experiments write to begins with.
 _SCRATCH = "stoker-doctor-"
 # Shares of the budget: of getting a sample, of the link, of exploring, of each stage alone; of verifying, where asked.
 _SAMPLE, _LINK, _EXPLORE, _ALONE, _VERIFY = 0.15, 0.07, 0.1, 0.05, 0.25
+_CHECKS = 3  # of what is verified
 _NUM_UNITS, _NUM_COLD_UNITS = 16, 200
 # Memory for the bytes of units and their tables, of what is free.
 _KEEP_SHARE, _MAX_KEEP_BYTES = 0.1, 1 << 30
@@ -69,15 +67,18 @@ _STAYS = 0.6
 _NUM_FROZEN = 8
 # Of the budget, and a second at least, that each first run of what a verdict needs may go beyond it.
 _GRACE = 0.15
-# Runs are no shorter, for they would say nothing, and no longer, for more of them say more.
+# Runs are no shorter, for they would say nothing, and no longer, for more of them say more: the middle one of three is
+# right where one of them was disturbed.
 _LEAST_S, _MOST_S = 0.15, 4.0
-_LEAST_ROUNDS, _MOST_ROUNDS = 2, 6
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 6
 # Repeats that lie as near to each other are enough.
 _SETTLED = 0.025
 # A step that keeps more of a core busy shares it with the loader.
 _SHARES = 0.4
 # Threads that give less than so many times what one gives hold each other up, unless others take more than this.
 _NO_MORE, _QUIET = 1.4, 0.2
+# About so many chunks, one after the other, are built from memory to tell each stage alone.
+_ALONE_CHUNKS = 8
 
 
 class ExaminationInterrupted(KeyboardInterrupt):
@@ -118,22 +119,6 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
             raise ExaminationInterrupted(examination.doing, examination.partial()) from error
 
 
-@dataclass
-class _Measured:
-    """The runs of a way so far, and what the last one took beyond the seconds it was given."""
-
-    way: Candidate
-    runs: list[PathRun] = field(default_factory=list)
-    beyond_s: float | None = None
-
-    def takes_s(self, seconds: float, today: _Measured | None = None) -> float:
-        """Return about how long one more run takes; the first one, seen what those of today's path do."""
-        if self.beyond_s is not None:
-            return self.beyond_s + seconds
-        beyond_s = (0.0 if today is None else today.beyond_s or 0.0) * self.way.times_today
-        return max(self.way.least_s, beyond_s + seconds)
-
-
 class _Examination:
     """One examination, step by step."""
 
@@ -151,14 +136,11 @@ class _Examination:
             stack.callback(self._tap.forget)
         self._notes: list[str] = []
         self._unmeasured: list[str] = []
-        self._measured: dict[str, _Measured] = {}
-        self._stages: tuple[StageResult, ...] = ()
-        self._ceilings: tuple[Ceiling, ...] = ()
-        self._verified: tuple[Verified, ...] = ()
-        self._gpu = GpuWatch()
-        self._data: DataFacts | None = None
+        self._tried: dict[str, Way] = {}
+        self._stages: list[StageResult] = []
+        self._ceilings: dict[str, float] = {}
+        self._gpu: dict[str, Any] = {"gpu_note": NO_GPU}
         self._today = SOURCE
-        self._disk: Disk | None = None
         self._paths_end = 0.95 - (_VERIFY if settings.verify else 0.0)
 
     def run(self) -> DoctorResult:
@@ -169,33 +151,23 @@ class _Examination:
             raise ValueError(f"{self._dataset!r} has no samples: there is nothing to examine")
         self._opened_s = time.perf_counter() - self._start_s
         self._start_s += self._opened_s  # the budget is for experiments
-        self._data = DataFacts(
-            text=some_of(self._dataset.sources, 1),
-            num_samples=int(catalogue.num_samples.sum()),
-            num_files=len(catalogue.files),
-            num_chunks=len(catalogue),
-            is_remote=self._tap is not None,
-        )
         self._today = self._find_today(catalogue)
         scratch = self._make_scratch()
         sample = self._sample(catalogue, scratch)
-        self._say("what this machine can do")
-        memory_s = memory_bytes_s()
-        self._disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
-        link = self._link()
-        self._ceilings = self._find_ceilings(link, self._disk, memory_s)
+        self._data = sample.data
+        self._find_ceilings(scratch)
         ways = Candidates(sample, settings, tap=self._tap, today=self._today, scratch=scratch)
         if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(_EXPLORE):
             self._say("today's path, until its threads are as many as are worth it")
             ways.explore(self._slice_s(_EXPLORE))
-        self._run_paths(ways, link)
+        self._run_paths(ways, sample)
         self._verify()
         self._say("done")
         return DoctorResult(self._numbers())
 
     def partial(self) -> DoctorResult | None:
         """Return what is known so far; None where no path has run."""
-        if not any(one.runs for one in self._measured.values()):
+        if not any(way.runs for way in self._tried.values()):
             return None
         return DoctorResult(replace(self._numbers(), interrupted=self.doing))
 
@@ -228,44 +200,57 @@ class _Examination:
     def _sample(self, catalogue: Catalogue, scratch: Path) -> Sample:
         """Build some chunks, try the step on a batch of them, and write their rows as Arrow files."""
         warm = scratch / "warm"
-        batches, units, chunk_s = self._fill(catalogue, warm)
+        batches, units, chunk_s, local_s = self._fill(catalogue, warm)
         self._say("the sample's rows as Arrow files")
         tables = list(self._tables(catalogue, units))
-        facts = row_facts(catalogue, tables[0], units[0])
         cold = spread_units(catalogue, _NUM_COLD_UNITS)
         sizes = num_samples_of_units(catalogue, cold).astype(float)
+        sharing = self._find_sharing(catalogue, units[0]) if local_s <= self._slice_s(_ALONE) else None
         num_bytes = sum(path.stat().st_size for path in warm.rglob("*") if path.is_file())
-        sample = Sample(
+        data = DataFacts(
+            text=some_of(self._dataset.sources, 1),
+            num_samples=int(catalogue.num_samples.sum()),
+            num_files=len(catalogue.files),
+            num_chunks=len(catalogue),
+            is_remote=self._tap is not None,
+            num_probed=sum(map(len, units)),
+            tensor_bytes=num_bytes / max(1, int(num_samples_of_units(catalogue, units).sum())),
+            repeated_share=1 - sharing.kept_bytes / max(1.0, sharing.row_bytes) if sharing else 0.0,
+            evenness=float(sizes.sum() ** 2 / (len(sizes) * (sizes**2).sum())),
+            **row_facts(catalogue, tables[0], units[0]),
+        )
+        return Sample(
             catalogue=catalogue,
+            data=data,
             units=cold,
             warm=warm,
             warm_units=units,
             arrow=write_tables([table for table in tables if len(table)], scratch / "arrow"),
             batches=batches,
-            tensor_bytes=num_bytes / max(1, int(num_samples_of_units(catalogue, units).sum())),
             chunk_s=chunk_s,
-            facts=facts,
+            local_s=local_s,
+            sharing=sharing.keys if sharing else (),
         )
-        assert self._data is not None
-        self._data = replace(
-            self._data,
-            num_probed=sum(map(len, units)),
-            source_bytes=facts.source_bytes,
-            arrow_bytes=facts.arrow_bytes,
-            tensor_bytes=sample.tensor_bytes,
-            repeated_share=facts.repeated_share,
-            widest_column=facts.widest_column,
-            widest_share=facts.widest_share,
-            evenness=float(sizes.sum() ** 2 / (len(sizes) * (sizes**2).sum())),
-        )
-        return sample
 
-    def _fill(self, catalogue: Catalogue, folder: Path) -> tuple[list[Any], list[range], float]:
-        """Build a sample of chunks; return some of their batches, the units, and the seconds of the first one."""
+    def _find_sharing(self, catalogue: Catalogue, unit: range) -> SharingFound | None:
+        """Return which features a unit's rows share; None where they are shared already, or that cannot be told."""
+        if catalogue.dataset.deduplicate:
+            return None
+        # What can be built, and not be told from its rows alone (a transform may raise anything), is no advice.
+        with suppress(Exception), nullcontext() if self._tap is None else self._tap.replaying():
+            return find_sharing(SampledDataset(catalogue, [unit]).open())
+        return None
+
+    def _fill(self, catalogue: Catalogue, folder: Path) -> tuple[list[Any], list[range], float, float]:
+        """Build a sample of chunks.
+
+        Returns:
+            Some of their batches; their units; the seconds of the first chunk, and those that it was not fetched in.
+        """
         units = spread_units(catalogue, _NUM_UNITS)
         until_s = time.perf_counter() + self._slice_s(_SAMPLE)
         most_bytes = min(_MAX_KEEP_BYTES, _KEEP_SHARE * free_memory_bytes())
-        done, first_s = 0, 0.0
+        done, chunk_s, local_s = 0, 0.0, 0.0
         with nullcontext() if self._tap is None else self._tap.keeping():
             while done < len(units):
                 # One first, for the step; then twice as many at a time, as long as there is time for as many.
@@ -274,15 +259,18 @@ class _Examination:
                 sampled = SampledDataset(catalogue, units[:done], is_new=False)
                 with make_loader(sampled, self._settings, cache=folder, window=done) as loader:
                     batches = [batch for _, batch in zip(range(_NUM_FROZEN), loader, strict=False)]
+                    stages = loader.stats().stages
                 took_s = time.perf_counter() - start_s
                 if is_first:
-                    first_s = took_s / len(units[0])
+                    chunk_s = took_s / len(units[0])
+                    fetched_s = stages["fetch"].busy_s / len(units[0]) if "fetch" in stages else 0.0
+                    local_s = max(0.0, chunk_s - fetched_s)
                     self._try_step(batches[0])
                 kept = 0 if self._tap is None else self._tap.kept_bytes
                 if time.perf_counter() + 2 * took_s > until_s or 3 * kept > most_bytes:
                     break
         largest = max(num_samples_of(batch) for batch in batches)
-        return [batch for batch in batches if num_samples_of(batch) == largest], units[:done], first_s
+        return [batch for batch in batches if num_samples_of(batch) == largest], units[:done], chunk_s, local_s
 
     def _try_step(self, batch: Any) -> None:
         step = self._settings.step
@@ -305,31 +293,41 @@ class _Examination:
 
     # ------------------------------------------------------------------ what explains the paths
 
-    def _link(self) -> LinkPace | None:
-        if self._tap is None or not self._tap.reads:
-            return None
-        self._say("the source's reads alone, in more and more threads")
-        return probe_link(self._tap.inner, self._tap.reads, until_s=time.perf_counter() + self._slice_s(_LINK))
+    def _find_ceilings(self, scratch: Path) -> None:
+        """Measure what this machine can do, and its link: reads alone, in more and more threads."""
+        settings, found = self._settings, self._ceilings
+        self._say("what this machine can do")
+        memory_s = memory_bytes_s()
+        disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
+        if is_memory(scratch):
+            self._notes.append("Experiments wrote to memory, no disk: --scratch names a folder on the one that counts.")
+        if self._tap is not None and self._tap.reads:
+            self._say("the source's reads alone, in more and more threads")
+            until_s = time.perf_counter() + self._slice_s(_LINK)
+            found |= probe_link(self._tap.inner, self._tap.reads, until_s=until_s)
+        found |= {**disk, "memory": memory_s}
+        if settings.device not in (None, "cpu") and has_cuda():
+            self._say("copying alone, from pinned and pageable memory")
+            pinned_s, pageable_s = probe_copy(int(self._data.tensor_bytes * settings.batch_size))
+            found |= {"pcie_pinned": pinned_s, "pcie_pageable": pageable_s}
 
-    def _probe_stages(self, ways: Candidates, link: LinkPace | None) -> None:
+    def _probe_stages(self, ways: Candidates, sample: Sample) -> None:
         """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
-        num_threads, found = self._settings.num_threads, list[StageResult]()
-        assert self._data is not None
-        if link is not None:
-            num_bytes = max(1e-9, self._data.source_bytes)
-            by_threads = tuple((num, rate / num_bytes) for num, rate in link.by_threads)
-            found.append(StageResult(key="fetch", supply_s=link.bytes_s / num_bytes, by_threads=by_threads))
-        if ways.cold_s(1) + ways.cold_s(num_threads) < self._left_s(self._paths_end) / 4:
-            self._say("decoding, transforming, converting: each alone")
-            alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
-            most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
-            # As many threads as there are cores keep one of them busy, which nobody else wanted: they wait for a lock.
-            is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
-            whole_s = sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
-            for key in BUILD_STAGES[1:]:
-                one_s, each_s = alone.stages.get(key, 0.0), most.stages.get(key, 0.0)
-                if one_s <= 0 or each_s <= 0:
-                    continue
+        num_threads, found = self._settings.num_threads, self._stages
+        if "network" in self._ceilings:
+            supply_s = self._ceilings["network"] / max(1e-9, self._data.source_bytes)
+            found.append(StageResult(key="fetch", supply_s=supply_s))
+        if _ALONE_CHUNKS * sample.local_s > self._left_s(self._paths_end) / 3:
+            return
+        self._say("decoding, transforming, converting: each alone")
+        alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
+        most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
+        # As many threads as there are cores keep one of them busy, which nobody else wanted: they wait for a lock.
+        is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
+        whole_s = sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
+        for key in BUILD_STAGES[1:]:
+            one_s, each_s = alone.stages.get(key, 0.0), most.stages.get(key, 0.0)
+            if one_s > 0 and each_s > 0:
                 supply_s, is_most = num_threads / each_s, one_s > 0.5 * whole_s
                 found.append(
                     StageResult(
@@ -338,79 +336,51 @@ class _Examination:
                         seconds=one_s,
                         is_locked=is_most and is_locked and supply_s * one_s < _NO_MORE,
                         waits=is_most and alone.cores_used < 0.5,
-                        by_threads=((1, 1 / one_s), *([(num_threads, supply_s)] if num_threads > 1 else [])),
                     )
                 )
-        self._stages = tuple(found)
-
-    def _find_ceilings(self, link: LinkPace | None, disk: Disk, memory_s: float) -> tuple[Ceiling, ...]:
-        where = " (memory, no disk)" if disk.is_memory else ""
-        found = []
-        if link is not None:
-            best = max(link.by_threads, key=lambda one: one[1])[0]
-            found += [
-                ("network", "network", link.bytes_s, f"real reads, {best} at once"),
-                ("connection", "one connection", link.connection_bytes_s, "one real read"),
-                ("latency", "first byte", link.latency_s, "one byte read"),
-            ]
-        found += [
-            ("disk_read", "disk, reading", disk.read_bytes_s, f"a file of its own, past the page cache{where}"),
-            ("disk_write", "disk, writing", disk.write_bytes_s, f"a file of its own, until it is on the disk{where}"),
-            ("memory", "memory, copying", memory_s, "all cores together"),
-        ]
-        if self._settings.device not in (None, "cpu") and has_cuda():
-            assert self._data is not None
-            self._say("copying alone, from pinned and pageable memory")
-            pinned_s, pageable_s = probe_copy(int(self._data.tensor_bytes * self._settings.batch_size))
-            found += [
-                ("pcie_pinned", "to the GPU, pinned", pinned_s, "one batch"),
-                ("pcie_pageable", "to the GPU, pageable", pageable_s, "one batch"),
-            ]
-        return tuple(
-            Ceiling(key=key, name=name, value=value, unit="s" if key == "latency" else "bytes/s", note=note)
-            for key, name, value, note in found
-        )
 
     # ------------------------------------------------------------------ the paths
 
-    def _run_paths(self, ways: Candidates, link: LinkPace | None) -> None:
+    def _run_paths(self, ways: Candidates, sample: Sample) -> None:
         """Run every path in turn: those that are always run, then what may help, then all of them again."""
         first = ways.first()
         seconds = self._seconds(len(first) + 3)
         for way in first:
-            self._run(way, seconds)
-        ram = self._measured.get(RAM)
+            self._try(way, seconds)
+        ram = self._tried.get(RAM)
         if ram is not None and ram.runs and self._shares_cores(ram.runs[0]):
-            self._run(ways.shared(), seconds)
+            self._try(ways.shared(), seconds)
         if self._today == SOURCE:
-            self._probe_stages(ways, link)
-        if conclude(self._numbers()).kind != "fed":
+            self._probe_stages(ways, sample)
+        if Verdict(self._numbers()).kind != "fed":
             self._say("making what may help")
             for way in ways.more():
-                self._run(way, seconds)
+                self._try(way, seconds)
         direction = -1
         while not self._is_settled() and self._num_rounds < _MOST_ROUNDS:
-            left_s, ran = self._left_s(self._paths_end), [one for one in self._measured.values() if one.runs]
-            seconds = self._seconds(len(ran))
-            if sum(one.takes_s(seconds) for one in ran) > left_s:
+            left_s, ran = self._left_s(self._paths_end), [way for way in self._tried.values() if way.runs]
+            # The first two rounds fit into the time there is; further ones are worth it only if they are as long.
+            seconds = max(self._seconds(len(ran)), seconds if self._num_rounds >= 2 else 0.0)
+            if sum(way.takes_s(seconds) for way in ran) > left_s:
                 if self._num_rounds >= _LEAST_ROUNDS or not ran:
                     return
                 # What the verdict rests on, as far as that goes.
-                ran = [one for one in ran if one.way.key in self._judged()]
-            if sum(one.takes_s(seconds) for one in ran) > left_s:
+                ran = [way for way in ran if way.key in self._judged()]
+            if sum(way.takes_s(seconds) for way in ran) > left_s:
                 return
-            for one in ran[::direction]:
-                self._run(one.way, seconds)
+            for way in ran[::direction]:
+                self._try(way, seconds)
             direction = -direction
 
-    def _run(self, way: Candidate, seconds: float) -> None:
+    def _try(self, way: Way, seconds: float) -> None:
         """Run a path once more, unless the time that is left is too little for it."""
-        measured = self._measured.setdefault(way.key, _Measured(way))
-        takes_s = measured.takes_s(seconds, self._measured.get(self._today))
+        self._tried[way.key] = way
         left_s, step = self._left_s(1.0), self._settings.step
-        is_first = not measured.runs
-        if is_first and way.key in (self._today, RAM, TENSORS):  # without which there is nothing to say
+        is_first = not way.runs
+        is_needed = is_first and way.key in (self._today, RAM, TENSORS)  # without which there is nothing to say
+        if is_needed:
             left_s = max(left_s, 1.0, _GRACE * self._settings.budget_s)
+        takes_s = way.takes_s(seconds, self._tried.get(self._today))
         if takes_s > left_s:
             if is_first:
                 self._unmeasured.append(f"{way.name} (a run takes about {time_text(takes_s)})")
@@ -418,28 +388,28 @@ class _Examination:
         self._say(way.name)
         start_s = time.perf_counter()
         try:
-            with self._gpu.watching() if way.key == RAM and is_first else nullcontext():
+            with watching_gpus() if way.key == RAM and is_first else nullcontext(self._gpu) as self._gpu:
                 if way.key == RAM and is_first and step is not None and not step.is_given:
                     way.run(seconds / 2)  # compiles, allocates, fills caches: once
                 run = way.run(seconds)
         except StokerError as error:
             # What works on the samples as they are may not work on them otherwise, and is no advice then.
-            if way.key in (self._today, RAM, TENSORS) and is_first:
+            if is_needed:
                 raise
             self._notes.append(f"{way.name}: could not be tried: {error}")
             return
-        measured.beyond_s = max(0.0, time.perf_counter() - start_s - seconds)
-        if run.rate_s > 0:
-            measured.runs.append(run)
+        way.beyond_s = max(0.0, time.perf_counter() - start_s - seconds)
+        if run.samples_s > 0:
+            way.runs.append(run)
 
     def _seconds(self, num_runs: int) -> float:
         """Return how long each of some runs may take, twice all of them and what they need beside."""
-        rounds = max(1, _LEAST_ROUNDS - self._num_rounds)
+        rounds = max(1, 2 - self._num_rounds)
         return max(_LEAST_S, min(_MOST_S, self._left_s(self._paths_end) / (1.8 * rounds * max(1, num_runs))))
 
     @property
     def _num_rounds(self) -> int:
-        today = self._measured.get(self._today)
+        today = self._tried.get(self._today)
         return 0 if today is None else len(today.runs)
 
     def _shares_cores(self, run: PathRun) -> bool:
@@ -448,7 +418,7 @@ class _Examination:
 
     def _judged(self) -> set[str]:
         """Return the paths that the verdict rests on."""
-        return {self._today, RAM, SHARED, *(fix.key for fix in conclude(self._numbers()).fixes[:2])}
+        return {self._today, RAM, SHARED, *(fix.key for fix in Verdict(self._numbers()).fixes[:2])}
 
     def _is_settled(self) -> bool:
         """Return whether one more round would hardly change anything."""
@@ -458,63 +428,37 @@ class _Examination:
         return all(path.doubt < _SETTLED for path in self._numbers().paths if path.key in judged)
 
     def _verify(self) -> None:
-        """Run the best fixes once more, twice in turn, as far as there is time."""
-        fixes = conclude(self._numbers()).fixes[: self._settings.verify]
-        seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * self._settings.budget_s / max(1, 2 * len(fixes))))
-        rates: dict[str, list[float]] = {}
-        for fix in (*fixes, *reversed(fixes)):
-            measured = self._measured[fix.key]
-            grace_s = 0.0 if fix.key in rates else _GRACE * self._settings.budget_s
-            if measured.takes_s(seconds) > max(self._left_s(1.0), grace_s):
+        """Run the best fixes once more, some times in turn, as far as there is time."""
+        budget_s = self._settings.budget_s
+        ways = [self._tried[fix.key] for fix in Verdict(self._numbers()).fixes[: self._settings.verify]]
+        seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * budget_s / max(1, _CHECKS * len(ways))))
+        for way in (way for i in range(_CHECKS) for way in ways[:: (-1) ** i]):
+            if way.takes_s(seconds) > max(self._left_s(1.0), 0.0 if way.came else _GRACE * budget_s):
                 continue
-            self._say(f"verifying: {fix.text}")
-            run = measured.way.run(seconds)
-            if run.rate_s > 0:
-                rates.setdefault(fix.key, []).append(run.rate_s)
-        self._verified = tuple(
-            Verified(fix=fix.key, promised_s=fix.rate_s, measured=Rate.of(rates[fix.key]))
-            for fix in fixes
-            if fix.key in rates
-        )
+            self._say(f"verifying: {way.name}")
+            run = way.run(seconds)
+            if run.samples_s > 0:
+                way.came.append(run.samples_s)
 
     # ------------------------------------------------------------------ the numbers
 
     def _numbers(self) -> Measurements:
         """Return all that is known by now."""
-        settings, data = self._settings, self._data
-        assert data is not None
-        paths = tuple(self._path(one) for one in self._measured.values() if one.runs)
-        ram = next((path for path in paths if path.key == RAM), None)
-        step = None
-        if settings.step is not None:
-            step = StepFacts(
-                text=settings.step.text,
-                batch_size=settings.batch_size,
-                is_given=settings.step.is_given,
-                cores_used=0.0 if ram is None else ram.cores_used,
-            )
-        notes = [*self._notes]
+        settings, notes = self._settings, [*self._notes]
         if self._unmeasured:
             names = ", ".join(self._unmeasured)
             notes.append(f"Not measured, for no time was left: {names}. A larger --budget is a longer look.")
-        rate_s = next((path.rate_s for path in paths if path.key == self._today), 0.0)
-        key, num_bytes = ("network", data.source_bytes) if self._today == SOURCE else ("memory", data.tensor_bytes)
-        ceilings = tuple(
-            replace(one, used=min(1.0, rate_s * num_bytes / one.value)) if one.key == key and one.value > 0 else one
-            for one in self._ceilings
-        )
         return Measurements(
-            data=data,
-            step=step,
+            data=self._data,
+            step="" if settings.step is None else settings.step.text,
+            is_given=settings.step is not None and settings.step.is_given,
+            batch_size=settings.batch_size,
             today=self._today,
-            paths=paths,
-            stages=self._stages,
-            ceilings=ceilings,
+            paths=tuple(self._path(way) for way in self._tried.values() if way.runs),
+            stages=tuple(self._stages),
+            ceilings=dict(self._ceilings),
             cores=cores(),
             num_threads=settings.num_threads,
-            gpus=self._gpu.facts(),
-            gpu_note=self._gpu.note,
-            verified=self._verified,
             gpu_hour=settings.gpu_hour,
             num_gpus=settings.num_gpus,
             machine=machine(),
@@ -524,37 +468,32 @@ class _Examination:
             wall_s=time.perf_counter() - self._start_s + self._opened_s,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(dict.fromkeys(notes)),
+            **self._gpu,
         )
 
-    def _path(self, measured: _Measured) -> PathResult:
-        way, runs, data = measured.way, measured.runs, self._data
-        last, num = runs[-1], len(runs)
-        assert data is not None
-        # One run is as sure as its parts are near each other.
-        rate = (
-            Rate.of([run.rate_s for run in runs])
-            if num > 1
-            else Rate(samples_s=last.rate_s, low=last.low, high=last.high)
-        )
-        disk_s = None
-        if self._disk is not None and way.sample_bytes:
-            is_kept = way.sample_bytes * data.num_samples < _STAYS * self._settings.free_memory_bytes()
-            disk_s = None if is_kept else self._disk.read_bytes_s / way.sample_bytes
+    def _path(self, way: Way) -> PathResult:
+        runs, data, last, disk_s = way.runs, self._data, way.runs[-1], None
+        if way.sample_bytes and way.sample_bytes * data.num_samples >= _STAYS * self._settings.free_memory_bytes():
+            disk_s = self._ceilings["disk_read"] / way.sample_bytes
         kept_bytes = {TENSORS: data.tensor_bytes, ARROW: data.arrow_bytes}.get(way.key, 0.0)
         return PathResult(
             key=way.key,
             name=way.name,
             how=way.how,
-            rate=rate,
+            # One run is as sure as its parts are near each other.
+            rates=last.rates if len(runs) == 1 else tuple(run.samples_s for run in runs),
+            num_rounds=len(runs),
             batch_size=way.batch_size,
             has_step=way.has_step and self._settings.step is not None,
             stages=last.stages,
             build_share=last.build_share,
-            stall=sum(run.stall for run in runs) / num,
-            cores_used=sum(run.cores_used for run in runs) / num,
-            others=sum(run.others for run in runs) / num,
+            num_builders=last.num_builders,
+            stall=statistics.fmean(run.stall for run in runs),
+            cores_used=statistics.fmean(run.cores_used for run in runs),
+            others=statistics.fmean(run.others for run in runs),
             disk_s=disk_s,
             disk_bytes=kept_bytes * data.num_samples,
+            came_s=statistics.median(way.came) if way.came else None,
         )
 
     # ------------------------------------------------------------------ the budget

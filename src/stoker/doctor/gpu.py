@@ -8,11 +8,8 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
-from stoker.doctor.results import GpuFacts
 
 MEANING = (
     "GPU utilisation is the share of time in which at least one kernel ran, however small: a kernel on one of 132 "
@@ -37,58 +34,42 @@ _REASONS = {
 }
 
 
-class GpuWatch:
-    """Asks the driver now and then inside a with block.
+@contextmanager
+def watching_gpus(nvml: Any = None) -> Iterator[dict[str, Any]]:
+    """Ask the driver every tenth of a second inside the block, from a thread of its own.
 
     Args:
         nvml: The module pynvml; None finds it.
 
-    Attributes:
-        note: Why there are no facts, or what they mean.
+    Yields:
+        What is known when the block is over. "gpus": what was seen of each GPU, averaged: see `_look`; a figure that
+        the driver does not tell is not there. "gpu_note": why there are none, or what their figures mean.
     """
-
-    def __init__(self, nvml: Any = None) -> None:
-        self.note = NO_GPU
-        self._nvml = nvml if nvml is not None else _library()
-        self._looks: list[list[dict[str, Any]]] = []
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Ask every tenth of a second inside the block, from a thread of its own."""
-        nvml = self._nvml
-        if nvml is None:
-            self.note = NO_LIBRARY if _DRIVER.exists() else NO_GPU
-            yield
-            return
-        try:
-            nvml.nvmlInit()
-        except Exception:  # no driver, no device, no rights: the library has a class for each
-            yield
-            return
-        is_over = threading.Event()
+    nvml, handles = _library() if nvml is None else nvml, list[Any]()
+    found: dict[str, Any] = {"gpu_note": NO_LIBRARY if nvml is None and _DRIVER.exists() else NO_GPU}
+    with suppress(Exception):  # no library, no driver, no device, no rights: the library has a class for each
+        nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        self.note = MEANING if handles else NO_GPU
+    if not handles:
+        yield found
+        return
+    looks, is_over = list[list[dict[str, Any]]](), threading.Event()
 
-        def watch() -> None:
-            while True:
-                self._looks.append([_look(nvml, handle) for handle in handles])
-                if is_over.wait(_EVERY_S):
-                    return
+    def watch() -> None:
+        while True:
+            looks.append([_look(nvml, handle) for handle in handles])
+            if is_over.wait(_EVERY_S):
+                return
 
-        thread = threading.Thread(target=watch, name="stoker-doctor-gpu", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-            nvml.nvmlShutdown()
-
-    def facts(self) -> tuple[GpuFacts, ...]:
-        """Return what was seen of each GPU, averaged."""
-        return tuple(
-            _facts([look[i] for look in self._looks]) for i in range(len(self._looks[0]) if self._looks else 0)
-        )
+    thread = threading.Thread(target=watch, name="stoker-doctor-gpu", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
+        nvml.nvmlShutdown()
+        found |= {"gpus": tuple(_facts(list(one)) for one in zip(*looks, strict=True)), "gpu_note": MEANING}
 
 
 def has_cuda() -> bool:
@@ -149,19 +130,20 @@ def _look(nvml: Any, handle: Any) -> dict[str, Any]:
         # Not every GPU answers every question, nor does every version of the library know it.
         with suppress(Exception):
             found[name] = ask()
-    mask = found.get("reasons", 0)
+    mask = found.pop("reasons", 0)
     return {**found, "throttled": {words for name, words in _REASONS.items() if mask & int(getattr(nvml, name, 0))}}
 
 
-def _facts(looks: list[dict[str, Any]]) -> GpuFacts:
-    def mean(name: str) -> float | None:
-        values = [look[name] for look in looks if name in look]
-        return sum(values) / len(values) if values else None
-
-    name = next((look["name"] for look in looks if "name" in look), "a GPU")
-    figures = [one.name for one in fields(GpuFacts) if one.name not in ("name", "throttled")]
-    return GpuFacts(
-        name=name.decode() if isinstance(name, bytes) else str(name),
-        throttled=tuple(words for words in _REASONS.values() if any(words in look["throttled"] for look in looks)),
-        **{figure: mean(figure) for figure in figures},
-    )
+def _facts(looks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of each figure; of names the first, of reasons all."""
+    seen: dict[str, list[Any]] = {}
+    for look in looks:
+        for name, value in look.items():
+            seen.setdefault(name, []).append(value)
+    names = seen.pop("name", ["a GPU"])
+    held_down = set().union(*seen.pop("throttled"))
+    return {
+        "name": names[0].decode() if isinstance(names[0], bytes) else str(names[0]),
+        **{name: sum(values) / len(values) for name, values in seen.items()},
+        "throttled": tuple(words for words in _REASONS.values() if words in held_down),
+    }

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,43 +20,23 @@ _LEAST_S = 0.05
 _SYSTEMS_SHARE = 0.08
 
 
-@dataclass(frozen=True, kw_only=True)
-class Disk:
-    """A disk's pace.
+def cores_from_now() -> Callable[[], tuple[float, float]]:
+    """Return what tells who used the processors from now on until it is called.
 
-    Attributes:
-        read_bytes_s: Sequential, past the page cache where the system lets us.
-        write_bytes_s: Sequential, until the bytes are on the disk.
-        is_memory: Whether the folder is no disk at all.
+    That is how many this process and its children kept busy, and which share of all of them others took: 0 where the
+    system does not tell.
     """
+    begun_s, cpu_s, idle_s = time.perf_counter(), _cpu_s(), _idle_s()
 
-    read_bytes_s: float
-    write_bytes_s: float
-    is_memory: bool
+    def tell() -> tuple[float, float]:
+        wall_s, idle_now_s = time.perf_counter() - begun_s, _idle_s()
+        used = (_cpu_s() - cpu_s) / max(1e-9, wall_s)
+        if idle_now_s is None or idle_s is None or wall_s < _LEAST_S:
+            return used, 0.0
+        others = 1 - (used + (idle_now_s - idle_s) / wall_s) / cores()
+        return used, min(1.0, others) if others > _SYSTEMS_SHARE else 0.0
 
-
-class Neighbours:
-    """How much of the processors others used in a stretch of time, and how much this process did."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin anew."""
-        self._at_s, self._cpu_s, self._idle_s = time.perf_counter(), _cpu_s(), _idle_s()
-
-    @property
-    def cores_used(self) -> float:
-        """Processors that this process and its children kept busy since the beginning."""
-        return (_cpu_s() - self._cpu_s) / max(1e-9, time.perf_counter() - self._at_s)
-
-    def share(self) -> float:
-        """Return the share of all processors that others took since the beginning; 0 where the system does not tell."""
-        wall_s, idle_s = time.perf_counter() - self._at_s, _idle_s()
-        if idle_s is None or self._idle_s is None or wall_s < _LEAST_S:
-            return 0.0
-        others = 1 - (self.cores_used + (idle_s - self._idle_s) / wall_s) / cores()
-        return min(1.0, others) if others > _SYSTEMS_SHARE else 0.0
+    return tell
 
 
 def memory_bytes_s() -> float:
@@ -74,8 +53,10 @@ def memory_bytes_s() -> float:
     return num_times * sum(source.nbytes for source in sources) / wall_s
 
 
-def disk(folder: Path, limit_s: float) -> Disk:
-    """Return the pace of the disk that `folder` lies on.
+def disk(folder: Path, limit_s: float) -> dict[str, float]:
+    """Return the pace of the disk that `folder` lies on: bytes/s of "disk_read" and "disk_write".
+
+    Reading is past the page cache where the system lets us, writing until the bytes are on the disk.
 
     Args:
         folder: A file is written there, and removed.
@@ -96,7 +77,7 @@ def disk(folder: Path, limit_s: float) -> Disk:
         while read < written and (read == 0 or time.perf_counter() - start < limit_s):
             read += len(os.pread(file.fileno(), 4 * _MIB, read))
         read_bytes_s = read / (time.perf_counter() - start)
-    return Disk(read_bytes_s=read_bytes_s, write_bytes_s=write_bytes_s, is_memory=_is_memory(folder))
+    return {"disk_read": read_bytes_s, "disk_write": write_bytes_s}
 
 
 def in_threads(num_threads: int, work: Callable[[int], object]) -> float:
@@ -130,7 +111,7 @@ def _idle_s() -> float | None:
         return None
 
 
-def _is_memory(folder: Path) -> bool:
+def is_memory(folder: Path) -> bool:
     """Return whether the folder lies on tmpfs."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]

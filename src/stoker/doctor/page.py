@@ -7,12 +7,12 @@ text that comes from outside is escaped: nobody vouches for the names in a data 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from stoker.doctor.story import Bar, Section, Share, SplitBar, Table, headline, sections, status, tiles
+from stoker.doctor.story import Bar, Section, Share, headline, sections, status, tiles
 from stoker.doctor.verdict import DoctorResult
 from stoker.errors import printable
 
@@ -116,9 +116,8 @@ def _section(section: Section) -> str:
     pairs = "\n".join(f"<dt>{words(name)}</dt><dd>{words(text)}</dd>" for name, text in section.pairs if text)
     parts = (
         _paragraphs([section.lead], kind="soft"),
-        _bars(section.bars, *section.mark, label=section.title) if section.bars else "",
-        _splits(section.splits, label=section.title) if section.splits else "",
-        _table(section.table) if section.table is not None else "",
+        _bars(section) if section.bars else "",
+        _table(section) if section.rows else "",
         f"<dl>\n{pairs}\n</dl>" if pairs else "",
         f'<pre tabindex="0">{words(section.code)}</pre>' if section.code else "",
         _paragraphs(section.lines, kind="note"),
@@ -127,46 +126,41 @@ def _section(section: Section) -> str:
     return f"<section>\n<h2>{words(section.title)}</h2>\n{body}\n</section>"
 
 
-def _bars(rows: Sequence[Bar], mark: float | None, mark_text: str, *, label: str) -> str:
+def _bars(section: Section) -> str:
+    mark, about = section.mark
     line = "" if mark is None else f'<b class="mark" style="left:{_percent(mark)}"></b>'
-    key = f'<p class="key">{"" if mark is None else "<b></b>"}{words(mark_text)}</p>\n' if mark_text else ""
-    body = "\n".join(
-        f'<div class="row is-{row.kind}"><span class="name">{words(row.name)}</span>'
-        f'<span class="value">{words(row.value)}</span>'
-        f'<span class="bar"><i style="width:{_percent(row.share)}"></i>{_spread(row)}{line}</span></div>'
-        for row in rows
+    key = f'<p class="key">{"" if mark is None else "<b></b>"}{words(about)}</p>\n' if about else ""
+    body = "\n".join(_split(bar) if bar.parts else _bar(bar, line) for bar in section.bars)
+    label = f"{section.title}: {'; '.join(f'{bar.name} {bar.value}' for bar in section.bars)}"
+    return f'<figure role="group" aria-label="{words(label)}">\n{key}{body}\n</figure>'
+
+
+def _bar(bar: Bar, line: str) -> str:
+    spread = ""
+    if bar.spread is not None:
+        low, high = (min(1.0, share) for share in bar.spread)
+        spread = f'<u style="left:{_percent(low)};width:{_percent(high - low)}"></u>'
+    return (
+        f'<div class="row is-{bar.kind}"><span class="name">{words(bar.name)}</span>'
+        f'<span class="value">{words(bar.value)}</span>'
+        f'<span class="bar"><i style="width:{_percent(bar.share)}"></i>{spread}{line}</span></div>'
     )
-    return _figure(f"{label}: {'; '.join(f'{row.name} {row.value}' for row in rows)}", key + body)
 
 
-def _spread(row: Bar) -> str:
-    if row.spread is None:
-        return ""
-    low, high = (min(1.0, share) for share in row.spread)
-    return f'<u style="left:{_percent(low)};width:{_percent(high - low)}"></u>'
+def _split(bar: Bar) -> str:
+    pieces = "".join(
+        f'<i class="{"is-lost" if is_lost else "is-work"}" style="width:{_percent(share)}"></i>'
+        for _, _, share, is_lost in bar.parts
+    )
+    caption = " · ".join(f"{name} {text}" for name, text, _, _ in bar.parts)
+    return (
+        f'<div class="split"><span class="name">{words(bar.name)}</span>'
+        f'<span class="value">{words(bar.value)}</span><span class="bar">{pieces}</span>'
+        f'<span class="caption">{words(caption)}</span></div>'
+    )
 
 
-def _splits(rows: Sequence[SplitBar], *, label: str) -> str:
-    body = ""
-    for row in rows:
-        pieces = "".join(
-            f'<i class="{"is-lost" if is_lost else "is-work"}" style="width:{_percent(share)}"></i>'
-            for _, _, share, is_lost in row.parts
-        )
-        caption = " · ".join(f"{name} {text}" for name, text, _, _ in row.parts)
-        body += (
-            f'<div class="split"><span class="name">{words(row.name)}</span>'
-            f'<span class="value">{words(row.value)}</span><span class="bar">{pieces}</span>'
-            f'<span class="caption">{words(caption)}</span></div>\n'
-        )
-    return _figure(label, body)
-
-
-def _figure(label: str, body: str) -> str:
-    return f'<figure role="group" aria-label="{words(label)}">\n{body}\n</figure>'
-
-
-def _table(table: Table) -> str:
+def _table(table: Section) -> str:
     """Return a table that scrolls by itself where it is too wide."""
     sides = ["" if head.lstrip("~").startswith(">") else ' class="words"' for head in table.head]
     heads = "".join(
@@ -179,7 +173,7 @@ def _table(table: Table) -> str:
         body += "".join(f"<td{side}>{words(cell)}</td>" for side, cell in zip(sides[1:], cells, strict=True))
         body += "</tr>\n"
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{words(table.about)}">\n<table>\n'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{words(table.title)}">\n<table>\n'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n</div>"
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stoker.doctor.results import STAGE_NAMES
@@ -21,30 +20,16 @@ from stoker.doctor.words import rate_text, share_text
 _SLOW = 0.85
 
 
-@dataclass(frozen=True, kw_only=True)
-class RanksVerdict:
-    """What several ranks' results say together.
-
-    Attributes:
-        sentence: Which rank, which stage, what it costs the others.
-        rank: Number of the slow one, as they were given; None where none is.
-        stage: The stage in which it lags most; "" where none does.
-        rates: Samples/s of each on today's path.
-        lost_share: Share of the others' time that is lost.
-    """
-
-    sentence: str
-    rates: tuple[float, ...]
-    rank: int | None = None
-    stage: str = ""
-    lost_share: float = 0.0
-
-
-def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
+def compare_ranks(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return which of several ranks is slow.
 
     Args:
         results: Each rank's, as `DoctorResult.to_json` gives them.
+
+    Returns:
+        "sentence": which rank, which stage, what it costs the others; "rates": samples/s of each on today's path;
+        "rank": number of the slow one, as they were given, or None; "stage": in which it lags most, or "";
+        "lost_share": share of the others' time that is lost.
 
     Raises:
         ValueError: There are fewer than two, or one is no result of the doctor.
@@ -61,7 +46,7 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
     others = statistics.median(rate for rank, rate in enumerate(rates) if rank != slowest)
     if rates[slowest] >= _SLOW * others:
         sentence = f"No rank holds the others up: all give {rate_text(rates[slowest])} samples/s or more."
-        return RanksVerdict(sentence=sentence, rates=rates)
+        return {"sentence": sentence, "rates": rates, "rank": None, "stage": "", "lost_share": 0.0}
     lag = {}
     for key, supply in supplies.pop(slowest).items():
         theirs = [other[key] for other in supplies if key in other]
@@ -72,14 +57,9 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> RanksVerdict:
     if lag.get(stage, 1.0) >= _SLOW:
         stage = min(lag, key=lambda key: lag[key], default=stage)
     lost = 1 - rates[slowest] / others
-    return RanksVerdict(
-        sentence=(
-            f"Rank {slowest} holds the others up: it gives {rate_text(rates[slowest])} samples/s where they give "
-            f"{rate_text(others)}, so they stand idle {share_text(lost)} of the time. What lags is "
-            f"{STAGE_NAMES.get(stage, stage)}, at {share_text(lag.get(stage, 1.0))} of theirs."
-        ),
-        rank=slowest,
-        stage=stage,
-        rates=rates,
-        lost_share=lost,
+    sentence = (
+        f"Rank {slowest} holds the others up: it gives {rate_text(rates[slowest])} samples/s where they give "
+        f"{rate_text(others)}, so they stand idle {share_text(lost)} of the time. What lags is "
+        f"{STAGE_NAMES.get(stage, stage)}, at {share_text(lag.get(stage, 1.0))} of theirs."
     )
+    return {"sentence": sentence, "rates": rates, "rank": slowest, "stage": stage, "lost_share": lost}

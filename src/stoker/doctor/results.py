@@ -1,12 +1,11 @@
 """What the doctor measured, as numbers; the verdict, the screen, `--json` and the page are functions of them.
 
     Measurements
-    ├── data, step         DataFacts, StepFacts   what was looked at
-    ├── paths              PathResult             each way a sample can come, run whole with the step behind it
-    ├── stages             StageResult            each stage alone: what explains a path's rate
-    ├── ceilings           Ceiling                what the machine can do
-    ├── gpus               GpuFacts               what the driver says, where there is a GPU
-    └── verified           Verified               the best fixes once more, where that was asked for
+    ├── data         DataFacts     what was looked at
+    ├── paths        PathResult    each way a sample can come, run whole with the step behind it
+    ├── stages       StageResult   each stage alone: what explains a path's rate
+    ├── ceilings                   what the machine can do
+    └── gpus                       what the driver says, where there is a GPU
 
 Rates are samples/s, times seconds, sizes bytes. Everything is frozen.
 """
@@ -14,9 +13,9 @@ Rates are samples/s, times seconds, sizes bytes. Everything is frozen.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any
 
 SOURCE, TENSORS, ARROW = "source", "tensors", "arrow"
 """Ways that samples can take: from the source, as tensors on SSD, as Arrow on SSD."""
@@ -59,103 +58,87 @@ _LEAST_DOUBT, _ALONE = 0.01, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
-    """A rate as it was measured, with its spread.
+class PathRun:
+    """What a run of one path gave.
 
     Attributes:
-        samples_s: Samples a second, the middle one of the repeats.
-        low: Of the slowest repeat.
-        high: Of the fastest repeat.
-        num_rounds: How often it was measured.
+        rates: Samples/s: of its slower part, of all of it, of its faster part; empty where too little came to tell.
+        stall: Share of the loop's time in which it waited for a batch.
+        cores_used: Processors that this process kept busy.
+        others: Share of all processors that others took.
+        stages: Seconds that threads spent in each stage, a sample.
+        build_share: Share of the time in which threads that build did.
+        num_builders: Threads that built.
     """
 
-    samples_s: float
-    low: float
-    high: float
-    num_rounds: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.low <= self.samples_s <= self.high:
-            raise ValueError(f"a rate lies between its lowest and highest: {self.low}, {self.samples_s}, {self.high}")
-
-    @classmethod
-    def of(cls, rates: Sequence[float]) -> Self:
-        """Return several repeats as one."""
-        return cls(samples_s=statistics.median(rates), low=min(rates), high=max(rates), num_rounds=len(rates))
+    rates: tuple[float, ...] = ()
+    stall: float = 0.0
+    cores_used: float = 0.0
+    others: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
+    build_share: float = 0.0
+    num_builders: int = 0
 
     @property
-    def spread(self) -> float:
-        """Half the distance between the slowest and the fastest repeat, as a share of the rate."""
-        return (self.high - self.low) / (2 * self.samples_s) if self.samples_s else 0.0
+    def samples_s(self) -> float:
+        """Samples/s that came, the middle one of its rates; 0 where too little came to tell."""
+        return statistics.median(self.rates) if self.rates else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
-    """What cannot be tried here: no more than this can come of it.
+class PathResult(PathRun):
+    """One way that samples can come, measured whole, in alternating repeats with all other paths.
 
-    Attributes:
-        key: "network", "cores", "disk", "gpus".
-        text: What would be changed.
-        at_most_s: Samples/s that no such change can beat.
-        why: What the bound is computed from.
-    """
-
-    key: str
-    text: str
-    at_most_s: float
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PathResult:
-    """One way that samples can come, measured whole.
+    Its `rates` are those of its repeats, or of the parts of the only one.
 
     Attributes:
         key: See the constants above.
         name: As people read it.
         how: The line of code or the command that makes it so; "" where there is none.
-        rate: Samples/s that came, in alternating repeats with all other paths.
+        num_rounds: How often it was run.
         batch_size: Samples a batch.
         has_step: Whether the step was behind it.
-        stages: Seconds that threads spent in each stage, a sample.
-        build_share: Share of the time in which threads that build did.
-        stall: Share of the loop's time in which it waited for a batch.
-        cores_used: Processors that this process kept busy.
-        others: Share of all processors that others took meanwhile.
         disk_s: Samples/s that the disk allows where memory cannot hold the data set, which the sample cannot show;
             None where it can.
         disk_bytes: Bytes on SSD for the whole data set.
+        came_s: Samples/s when it was run once more at the end; None where it was not.
     """
 
     key: str
     name: str
-    rate: Rate
-    batch_size: int
     how: str = ""
+    num_rounds: int = 1
+    batch_size: int
     has_step: bool = True
-    stages: Mapping[str, float] = field(default_factory=dict)
-    build_share: float = 0.0
-    stall: float = 0.0
-    cores_used: float = 0.0
-    others: float = 0.0
     disk_s: float | None = None
     disk_bytes: float = 0.0
+    came_s: float | None = None
+
+    @property
+    def spread(self) -> float:
+        """Half the distance between the slowest and the fastest repeat, as a share of the rate."""
+        return (max(self.rates) - min(self.rates)) / (2 * self.samples_s) if self.samples_s else 0.0
 
     @property
     def doubt(self) -> float:
         """How far the rate may be off, as a share: its spread, and what others took."""
-        alone = _ALONE if self.rate.num_rounds < 2 else 0.0
-        return max(_LEAST_DOUBT, self.rate.spread) + self.others / 4 + alone
+        alone = _ALONE if self.num_rounds < 2 else 0.0
+        return max(_LEAST_DOUBT, self.spread) + self.others / 4 + alone
 
     @property
     def is_disk_bound(self) -> bool:
         """Whether the disk, which was not in the run, allows less than came."""
-        return self.disk_s is not None and self.disk_s < self.rate.samples_s
+        return self.disk_s is not None and self.disk_s < self.samples_s
 
     @property
     def rate_s(self) -> float:
         """Samples/s to reckon with: as measured, or what a disk allows that was not in it."""
-        return self.rate.samples_s if self.disk_s is None else min(self.rate.samples_s, self.disk_s)
+        return self.samples_s if self.disk_s is None else min(self.samples_s, self.disk_s)
+
+    @property
+    def error(self) -> float:
+        """What was promised over what came when it was run once more, minus one; 0 where it was not."""
+        return self.rate_s / self.came_s - 1 if self.came_s else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +151,6 @@ class StageResult:
         seconds: Of one thread, a sample.
         is_locked: Whether more threads give no more of it, though cores are free: they wait for the interpreter's lock.
         waits: Whether its thread waited for something else for most of it.
-        by_threads: Samples/s at several numbers of threads.
     """
 
     key: str
@@ -176,92 +158,6 @@ class StageResult:
     seconds: float = 0.0
     is_locked: bool = False
     waits: bool = False
-    by_threads: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ceiling:
-    """What the machine can do, measured in this run.
-
-    Attributes:
-        key: "network", "connection", "latency", "disk_read", "disk_write", "memory", "pcie_pinned", "pcie_pageable".
-        name: As people read it.
-        value: The figure.
-        unit: "bytes/s" or "s".
-        used: Share of it that today's path takes at its rate; None where that makes no sense.
-        note: How it was measured.
-    """
-
-    key: str
-    name: str
-    value: float
-    unit: str
-    used: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuFacts:
-    """What the driver says about one GPU while batches in RAM were trained; None where it does not tell.
-
-    Attributes:
-        name: Of the GPU.
-        utilisation: Share of the time in which at least one kernel ran. A kernel on one SM of 132 counts as well.
-        sm_clock_mhz: Clock of the SMs.
-        max_sm_clock_mhz: The highest they can have.
-        power_w: Power drawn.
-        power_limit_w: Power allowed.
-        memory_used_bytes: Memory in use, of all processes.
-        memory_bytes: Memory there is.
-        throttled: Why its clock is held down, in words; empty where it is not.
-    """
-
-    name: str
-    utilisation: float | None
-    sm_clock_mhz: float | None
-    max_sm_clock_mhz: float | None
-    power_w: float | None
-    power_limit_w: float | None
-    memory_used_bytes: float | None
-    memory_bytes: float | None
-    throttled: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verified:
-    """A fix that was run once more, beside what had been promised.
-
-    Attributes:
-        fix: Key of the path.
-        promised_s: Samples/s that the examination measured.
-        measured: Samples/s that came.
-    """
-
-    fix: str
-    promised_s: float
-    measured: Rate
-
-    @property
-    def error(self) -> float:
-        """Promised over measured, minus one."""
-        return self.promised_s / self.measured.samples_s - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepFacts:
-    """What is known of the training step.
-
-    Attributes:
-        text: As people read it: "train.py:step", "a timed wait of 10 ms".
-        batch_size: Samples a step.
-        is_given: Whether its time was given rather than measured.
-        cores_used: Processors that it keeps busy on batches in RAM.
-    """
-
-    text: str
-    batch_size: int
-    is_given: bool
-    cores_used: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +174,7 @@ class DataFacts:
         source_bytes: Bytes a sample as they lie at the source, of the columns that are read.
         arrow_bytes: Bytes a sample as Arrow.
         tensor_bytes: Bytes a sample as a finished record with its lists.
-        repeated_share: Share of the bytes that only repeats the row before.
+        repeated_share: Share of the bytes that keeping repeated features once would save.
         widest_column: The column with most bytes at the source; "" where unknown.
         widest_share: Its share of those bytes.
         evenness: So many of its chunks, all of one size, would say as much as all of them; 1 where they are even.
@@ -305,16 +201,18 @@ class Measurements:
 
     Attributes:
         data: What was looked at.
-        step: The training step; None where none was given.
+        step: The training step as people read it: "train.py:step", "a timed wait of 10 ms"; "" where none was given.
+        is_given: Whether the step's time was given rather than measured.
+        batch_size: Samples a step.
         today: Key of the path that samples take now: SOURCE or TENSORS.
         paths: Those that ran, today's first.
         stages: Of building, in their order; empty where today's path builds nothing.
-        ceilings: Of the machine.
+        ceilings: What the machine can do, measured in this run: bytes/s of "network", "connection" (one read alone),
+            "disk_read", "disk_write", "memory", "pcie_pinned", "pcie_pageable", and seconds of "latency".
         cores: Processors that this process may use.
         num_threads: As the loader has it.
-        gpus: What the driver says; empty without a GPU.
+        gpus: What the driver says of each GPU, see `watching_gpus`; empty without one.
         gpu_note: Why there is none, or what its figures mean.
-        verified: Fixes that were run once more.
         gpu_hour: Price of an hour of one GPU; None where none was given.
         num_gpus: GPUs that wait together.
         interrupted: What was being measured when the examination was interrupted; "" where it came to its end.
@@ -328,16 +226,17 @@ class Measurements:
     """
 
     data: DataFacts
-    step: StepFacts | None
+    step: str = ""
+    is_given: bool = False
+    batch_size: int = 1
     today: str
     paths: tuple[PathResult, ...]
     stages: tuple[StageResult, ...] = ()
-    ceilings: tuple[Ceiling, ...] = ()
+    ceilings: Mapping[str, float] = field(default_factory=dict)
     cores: float = 1.0
     num_threads: int = 1
-    gpus: tuple[GpuFacts, ...] = ()
+    gpus: tuple[Mapping[str, Any], ...] = ()
     gpu_note: str = ""
-    verified: tuple[Verified, ...] = ()
     gpu_hour: float | None = None
     num_gpus: int = 1
     interrupted: str = ""
@@ -356,7 +255,3 @@ class Measurements:
     def stage(self, key: str) -> StageResult | None:
         """Return a stage, or None where it was not measured."""
         return next((stage for stage in self.stages if stage.key == key), None)
-
-    def ceiling(self, key: str) -> float | None:
-        """Return what the machine can do, or None where it was not measured."""
-        return next((ceiling.value for ceiling in self.ceilings if ceiling.key == key), None)

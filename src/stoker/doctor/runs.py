@@ -2,88 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from stoker.dataset.catalogue import Catalogue
-from stoker.doctor.machine import Neighbours
+from stoker.doctor.machine import cores_from_now
+from stoker.doctor.results import BUILD_STAGES, PathRun
 from stoker.doctor.step import Step, num_samples_of
 from stoker.loader.loader import Loader
 from stoker.metrics.record import Trace
-from stoker.metrics.stages import Span, StageTotal
+from stoker.metrics.stages import StageTotal
 
 # What fills the pipe, and what the first steps do once, is no part of the rate.
 _FIRST = 6
-_NUM_PIECES = 5
-# Units that a rate of building is made of, at least; of fewer it is off by so much.
-_MIN_BUILT, _ROUGH = 6, 0.3
-# A loop that waited less than this, in so many windows, was not limited by its batches.
-_HARDLY, _MANY_WINDOWS = 0.05, 8
+# A loop that waited for less of its time than this was not limited by its batches.
+_HARDLY = 0.05
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
-# A run goes on for so many times its seconds where it has not come to as many samples as it should.
-_LONGER = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class PathRun:
-    """What a run gave.
-
-    Attributes:
-        rate_s: Samples/s once it was under way; 0 where too little came to tell.
-        low: The same of the slowest part.
-        high: Of the fastest.
-        stall: Share of the loop's time in which it waited for a batch.
-        cores_used: Processors that this process kept busy.
-        others: Share of all processors that others took.
-        stages: Seconds that threads spent in each stage, a sample.
-        build_share: Share of the time in which threads that build did.
-        num_builders: Threads that built.
-    """
-
-    rate_s: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    stall: float = 0.0
-    cores_used: float = 0.0
-    others: float = 0.0
-    stages: Mapping[str, float] = field(default_factory=dict)
-    build_share: float = 0.0
-    num_builders: int = 0
-
-
-@dataclass
-class Taken:
-    """When a loop asked for each batch, had it, and had given it to the step, by `time.perf_counter`."""
-
-    asked: list[float] = field(default_factory=list)
-    got: list[float] = field(default_factory=list)
-    begun: list[float] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    cores_used: float = 0.0
-    others: float = 0.0
-
-    def run(self, stages: Mapping[str, StageTotal], num_samples: int) -> PathRun:
-        """Return what it tells of a path, whose threads spent so much on so many samples."""
-        rate_s, low, high = steady_rate(self.begun, self.sizes) or (0.0, 0.0, 0.0)
-        waited_s = sum(got - asked for asked, got in zip(self.asked[1:], self.got[1:], strict=True))
-        return PathRun(
-            rate_s=rate_s,
-            low=low,
-            high=high,
-            stall=min(1.0, waited_s / max(1e-9, self.begun[-1] - self.got[0])) if len(self.got) > 1 else 1.0,
-            cores_used=self.cores_used,
-            others=self.others,
-            stages={key: one.busy_s / max(1, num_samples) for key, one in stages.items() if one.busy_s > 0},
-        )
+# A run has so many turns of the builders, and goes on for no more than so many times its seconds to have them. Before
+# it counts, it settles for so much of them.
+_TURNS, _LONGER, _SETTLES = 3, 3, 0.3
 
 
 def take(
@@ -93,7 +36,7 @@ def take(
     seconds: float,
     num_samples: float = 0.0,
     beside: Callable[[], object] | None = None,
-) -> Taken:
+) -> tuple[PathRun, int, tuple[float, float]]:
     """Train on batches for a while.
 
     Args:
@@ -103,209 +46,155 @@ def take(
         num_samples: How many at least, in some more time.
         beside: Called at each step, for whoever works beside it.
 
+    Returns:
+        What came, without rates where that was too little; its samples; and when, by `time.perf_counter`.
+
     Blocks: until the batch that is asked for when the time is over has come.
     """
-    taken, neighbours, num = Taken(), Neighbours(), 0
+    waits, begun, sizes = list[float](), list[float](), list[int]()
+    who_used, begun_s, got_s = cores_from_now(), time.perf_counter(), 0.0
     while True:
-        asked = time.perf_counter()
+        asked_s = time.perf_counter()
         batch = next(batches, None)
         if batch is None:
             break
-        taken.asked.append(asked)
-        taken.got.append(time.perf_counter())
-        if len(taken.got) == 1:
-            neighbours.begin()  # by now all threads are there
-        taken.sizes.append(num_samples_of(batch))
-        num += taken.sizes[-1]
+        waits.append(time.perf_counter() - asked_s)
+        if not begun:
+            got_s = time.perf_counter()
+            who_used = cores_from_now()  # by now all threads are there
+        sizes.append(num_samples_of(batch))
+        num_samples -= sizes[-1]
         if step is not None:
             step.begin(batch)
         if beside is not None:
             beside()
         del batch
-        taken.begun.append(time.perf_counter())
-        took_s = taken.begun[-1] - taken.got[0]
-        is_over = took_s > _LONGER * seconds or (took_s > seconds and num >= num_samples)
-        if is_over and len(taken.got) >= _LEAST_BATCHES:
+        begun.append(time.perf_counter())
+        took_s = begun[-1] - got_s
+        is_over = took_s > _LONGER * seconds or (took_s > seconds and num_samples <= 0)
+        if is_over and len(begun) >= _LEAST_BATCHES:
             break
-    taken.cores_used, taken.others = neighbours.cores_used, neighbours.share()
+    cores_used, others = who_used()
     if step is not None:
         step.finish()
-    return taken
+    rates, stall = rates_of(waits, begun, sizes)
+    run = PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others)
+    return run, sum(sizes), (begun_s, begun[-1] if begun else begun_s)
+
+
+def rates_of(waits: list[float], begun: list[float], sizes: list[int]) -> tuple[tuple[float, ...], float]:
+    """Return a loop's samples/s, and the share of its time in which it waited.
+
+        waits    ███▁▁▁▁▁██▁▁▁▁▁███▁▁▁▁▁██▁▁▁▁▁      batches come window by window, several at a time
+                        └──────────┴───────┘          from the longest wait of each third to that of the next
+
+    Where a loop waits, what comes is what can come, and between two such waits the pipe is as full as before. A loop
+    that hardly waits has its own pace all the time.
+
+    Args:
+        waits: Seconds that it waited for each batch.
+        begun: When it had given each to its step.
+        sizes: Samples of each.
+
+    Returns:
+        The rates of the slower part, of all of it, and of the faster part, none of too few batches; and the share.
+    """
+    num = len(begun)
+    if num < _LEAST_BATCHES:
+        return (), 1.0
+    waited, taken = (np.concatenate([[0.0], np.cumsum(each)]) for each in (waits, sizes))
+    thirds = np.array_split(np.arange(min(_FIRST, num // 4), num), 3)
+    marks = [int(thirds[0][0]), int(thirds[1][0]), int(thirds[2][-1])]
+    if waited[-1] - waited[marks[0] + 1] >= _HARDLY * (begun[-1] - begun[marks[0]]):
+        marks = [int(third[np.argmax(np.array(waits)[third])]) for third in thirds]
+
+    def between(a: int, b: int, total: Any) -> float:
+        return float(total[b + 1] - total[a + 1]) / max(1e-9, begun[b] - begun[a])
+
+    first, middle, last = marks
+    rates = (between(*span, taken) for span in ((first, middle), (middle, last), (first, last)))
+    return tuple(sorted(rates)), min(1.0, between(first, last, waited))
 
 
 def run_batches(
     batches: Iterator[Any], *, step: Step | None, seconds: float, beside: Callable[[], object] | None = None
 ) -> PathRun:
     """Return what batches give that need no loader."""
-    return take(batches, step=step, seconds=seconds, beside=beside).run({}, 0)
+    return take(batches, step=step, seconds=seconds, beside=beside)[0]
 
 
-def run_warm(loader: Loader, *, step: Step | None, seconds: float) -> PathRun:
-    """Return what a loader gives whose chunks are all there; its first batches do not count."""
-    with closing(for_ever(loader)) as batches:
-        take(batches, step=step, seconds=0.3 * seconds)  # maps, checks, touches: once
-        before = loader.stats()
-        taken = take(batches, step=step, seconds=seconds)
-        return taken.run(loader.stats().since(before).stages, sum(taken.sizes))
-
-
-def run_cold(
-    loader: Loader, sampled: Catalogue, trace: Trace, *, step: Step | None, seconds: float, window_samples: float
-) -> PathRun:
-    """Return what a loader gives that builds every chunk.
-
-    Args:
-        loader: Of one epoch that is long enough.
-        sampled: Its chunks.
-        trace: That the loader writes to.
-        step: What trains.
-        seconds: How long, from the first batch on.
-        window_samples: Samples of a window: the run is some windows long.
-    """
-    with closing(_once(loader)) as batches:
-        taken = take(batches, step=step, seconds=seconds, num_samples=3 * window_samples)
-    stats = loader.stats()
-    run = taken.run(stats.stages, stats.num_samples)
-    tracks = [spans for name, spans in trace.spans().items() if name.startswith("stoker-build-") and spans]
-    if not taken.begun:
-        return run
-    late = (taken.got[0] + taken.begun[-1]) / 2
-    busy_s = sum((span.stop_ns - span.start_ns) / 1e9 for track in tracks for span in track if span.stage == "build")
-    num_builders = max(1, sum(any(span.stop_ns / 1e9 > late for span in track) for track in tracks))
-    wall_s = max(1e-9, (taken.begun[-1] - taken.asked[0]) * max(1, len(tracks)))
-    run = replace(run, build_share=busy_s / wall_s, num_builders=num_builders)
-    if run.stall < _HARDLY and sum(taken.sizes) >= _MANY_WINDOWS * window_samples:
-        return run
-    built = _built(itertools.chain.from_iterable(tracks), sampled)
-    num_built, built_s = sum(size for *_, size in built), sum(stop - start for start, stop, _ in built)
-    # Some windows lay ready when the run began: a loop that has seen no more tells what its step took, unless less can
-    # be built.
-    if built_s <= 0 or (run.stall < _HARDLY and num_builders * num_built / built_s >= run.rate_s):
-        return run
-    whole, low, high = built_rate(
-        built, num_first=num_builders, begun=taken.begun, sizes=taken.sizes, window_samples=window_samples
-    ) or rough_rate(built)
-    # Less was built than the loop took of what lay ready: the rest of its time it would have waited.
-    stall = max(run.stall, 1 - whole / run.rate_s) if run.rate_s > 0 else run.stall
-    return replace(run, rate_s=whole, low=min(low, whole), high=max(high, whole), stall=stall)
-
-
-def steady_rate(times: Sequence[float], sizes: Sequence[int]) -> tuple[float, float, float] | None:
-    """Return the samples/s once a run was under way, and of its slowest and fastest part; None where too little came.
-
-    Args:
-        times: When each batch was taken, ascending.
-        sizes: Samples of each.
-    """
-    num = len(times)
-    first = min(_FIRST, num // 4)
-    if num - first < 2:
-        return None
-    marks = sorted({int(i) for i in np.linspace(first, num - 1, _NUM_PIECES + 1)})
-    done = np.concatenate([[0], np.cumsum(sizes)])
-    parts = [
-        float(done[b + 1] - done[a + 1]) / (times[b] - times[a])
-        for a, b in itertools.pairwise(marks)
-        if times[b] > times[a]
-    ]
-    if not parts:
-        return None
-    whole = float(done[marks[-1] + 1] - done[marks[0] + 1]) / (times[marks[-1]] - times[marks[0]])
-    return whole, min(whole, *parts), max(whole, *parts)
-
-
-def built_rate(
-    built: Sequence[tuple[float, float, int]],
+def run_loader(
+    loader: Loader,
     *,
-    num_first: int,
-    begun: Sequence[float],
-    sizes: Sequence[int],
-    window_samples: float = math.inf,
-) -> tuple[float, float, float] | None:
-    """Return the samples/s of a run that units are built for; None of too few, or where none of them were taken.
-
-    Batches come window by window, units several at a time and huge ones seldom. So each unit's samples count all along
-    the time that it took:
-
-        builder 0   ┆ 500 ┆ 500 ┆ 500 ┆ 500 ┆
-        builder 1   ┆         5,000         ┆       at every moment, what all of them were at, over how long that took
-
-    What is built ahead of the loop is no throughput. Within a window it comes and goes; a lead that has grown by more
-    is a loop that falls behind, and as large a share of every part's rate is none.
+    step: Step | None,
+    seconds: float,
+    trace: Trace | None = None,
+    mean_chunk: float = 0.0,
+    turn_samples: float = 0.0,
+) -> PathRun:
+    """Return what a loader gives; what comes first, while it maps, checks, touches or starts processes, does not count.
 
     Args:
-        built: When each unit was begun and when it was done, and its samples.
-        num_first: Units that only filled the pipe: as many as there are builders.
-        begun: When the loop had given each batch to its step.
-        sizes: Samples of each batch.
-        window_samples: Samples of a window.
+        loader: With all of its chunks there; or of one long epoch, of which it builds every chunk.
+        step: What trains.
+        seconds: How long, from the first batch that counts.
+        trace: That a loader which builds writes to.
+        mean_chunk: Samples of a chunk that it builds.
+        turn_samples: Samples that come together: the run is some times as long.
     """
-    until = begun[-1] if begun else 0.0
-    ended = sorted(stop for _, stop, _ in built if stop <= until)
-    if len(ended) < num_first + max(_MIN_BUILT, num_first):
-        return None
-    start, stop, size = (np.array(column, dtype=float) for column in zip(*built, strict=True))
-    borders = np.linspace(ended[num_first - 1], ended[-1], 4)
-    # How much of each unit was done by each border.
-    done = np.clip((borders[:, None] - start) / np.maximum(stop - start, 1e-9), 0.0, 1.0) @ size
-    num_built, seconds = float(done[-1] - done[0]), float(borders[-1] - borders[0])
-    taken = np.concatenate([[0], np.cumsum(sizes)])[np.searchsorted(begun, borders[[0, -1]], side="right")]
-    num_ahead = max(0.0, num_built - float(taken[1] - taken[0]) - window_samples)
-    if num_ahead >= num_built or seconds <= 0:
-        return None
-    rates = np.diff(done) / np.diff(borders) * (1 - num_ahead / num_built)
-    return (num_built - num_ahead) / seconds, float(rates.min()), float(rates.max())
+    with closing(for_ever(loader) if trace is None else _once(loader)) as batches:
+        settled = take(batches, step=step, seconds=_SETTLES * seconds)
+        before = loader.stats()
+        run, num_taken, (begun_s, ended_s) = take(
+            batches, step=step, seconds=seconds, num_samples=_TURNS * turn_samples
+        )
+        stats = loader.stats()
+    if not run.rates:  # the epoch ended
+        run, num_taken, (begun_s, ended_s) = settled
+    elif trace is None or stats.num_built > before.num_built:
+        stats = stats.since(before)
+    num_built = stats.num_built * mean_chunk
+    num_of = dict.fromkeys(BUILD_STAGES, num_built)
+    spent = {
+        key: one.busy_s / max(1, num_of.get(key, num_taken)) for key, one in stats.stages.items() if one.busy_s > 0
+    }
+    run, building = replace(run, stages=spent), stats.stages.get("build", StageTotal())
+    if trace is None or not run.rates or building.busy_s <= 0:
+        return run
+    tracks = [spans for name, spans in trace.spans().items() if name.startswith("stoker-build-")]
+    late = (begun_s + ended_s) / 2
+    num_builders = max(1, sum(any(span.stop_ns / 1e9 > late for span in track) for track in tracks))
+    wall_s = max(1e-9, ended_s - begun_s) * max(1, len(tracks))
+    run = replace(run, build_share=min(1.0, building.busy_s / wall_s), num_builders=num_builders)
+    # A loop that has seen hardly more than what lay ready does not tell what can come: no more than what builders give
+    # that build all the time.
+    most_s = num_builders * num_built / building.busy_s
+    if run.stall >= _HARDLY or run.samples_s <= most_s:
+        return run
+    rates = tuple(rate * most_s / run.samples_s for rate in run.rates)
+    return replace(run, rates=rates, stall=max(run.stall, 1 - most_s / run.samples_s))
 
 
-def rough_rate(built: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
-    """Return about what a run gave of which only a few units were built, one at least."""
-    seconds = max(stop for _, stop, _ in built) - min(start for start, *_ in built)
-    rate_s = sum(size for *_, size in built) / seconds
-    return rate_s, (1 - _ROUGH) * rate_s, (1 + _ROUGH) * rate_s
+@contextmanager
+def at_work(loader: Loader) -> Iterator[Callable[[], None]]:
+    """Have a loader work beside a loop that needs none of its batches: another thread takes one for each call."""
+    wanted, is_over = threading.Semaphore(0), threading.Event()
 
-
-class Feeder:
-    """A loader at work beside a loop that needs none of its batches: one is taken for each step, by another thread."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._wanted = threading.Semaphore(0)
-        self._is_over = False
-        self._thread = threading.Thread(target=self._work, name="stoker-doctor-beside", daemon=True)
-        self._thread.start()
-
-    def want(self) -> None:
-        """Have one more batch made."""
-        self._wanted.release()
-
-    def close(self) -> None:
-        """End it."""
-        self._is_over = True
-        self._wanted.release()
-        self._thread.join()
-
-    def _work(self) -> None:
-        with closing(for_ever(self._loader)) as batches:
+    def work() -> None:
+        with closing(for_ever(loader)) as batches:
             for _ in batches:
-                self._wanted.acquire()
-                if self._is_over:
+                wanted.acquire()
+                if is_over.is_set():
                     return
 
-
-def _built(spans: Iterator[Span], sampled: Catalogue) -> list[tuple[float, float, int]]:
-    """Return when each unit was begun and done, and its samples; what is read in one go is built at once."""
-    longest: dict[int, Span] = {}
-    for span in spans:
-        if span.stage == "build" and span.chunk >= 0:
-            start = sampled.unit(span.chunk)[0]
-            known = longest.get(start)
-            if known is None or span.stop_ns - span.start_ns > known.stop_ns - known.start_ns:
-                longest[start] = span
-    counts = sampled.num_samples
-    return [
-        (span.start_ns / 1e9, span.stop_ns / 1e9, int(counts[sampled.unit(start)].sum()))
-        for start, span in longest.items()
-    ]
+    thread = threading.Thread(target=work, name="stoker-doctor-beside", daemon=True)
+    thread.start()
+    try:
+        yield wanted.release
+    finally:
+        is_over.set()
+        wanted.release()
+        thread.join()
 
 
 def _once(loader: Loader) -> Generator[Any, None, None]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.table import Table as RichTable
+from rich.table import Table
 from rich.text import Text
 
-from stoker.doctor.story import Section, Share, Table, sections, status
+from stoker.doctor.story import Section, Share, sections, status
 from stoker.doctor.verdict import DoctorResult
 from stoker.words import bar_text
 
@@ -25,9 +25,9 @@ def print_result(result: DoctorResult, console: Console) -> None:
 
 def _parts(result: DoctorResult, *, is_wide: bool) -> Iterator[RenderableType]:
     numbers, verdict = result.numbers, result.verdict
-    data, step = numbers.data, numbers.step
+    data = numbers.data
     what = f"{data.num_samples:,} samples in {data.num_files:,} files"
-    demand = "no step was given" if step is None else f"step: {step.text}, batches of {step.batch_size:,}"
+    demand = f"step: {numbers.step}, batches of {numbers.batch_size:,}" if numbers.step else "no step was given"
     yield Text()
     yield Text.assemble(("stoker doctor", "bold"), "  ", (data.text, "cyan"), (f"\n{what} · {demand}", "dim"))
     yield Text()
@@ -43,18 +43,18 @@ def _parts(result: DoctorResult, *, is_wide: bool) -> Iterator[RenderableType]:
 
 
 def _section(section: Section, *, is_wide: bool) -> Iterator[RenderableType]:
-    if section.table is None and not section.lines:
+    if not section.rows and not section.lines:
         return
     yield Text()
     yield Text(section.title, style="dim bold")
-    if section.table is not None:
-        yield _table(section.table, is_wide=is_wide)
+    if section.rows:
+        yield _table(section, is_wide=is_wide)
     for line in section.lines:
         yield Text(line, style="dim")
 
 
-def _table(table: Table, *, is_wide: bool) -> RichTable:
-    made = RichTable(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
+def _table(table: Section, *, is_wide: bool) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
     shown = [i for i, head in enumerate(table.head) if is_wide or not head.startswith("~")]
     for i in shown:
         head = table.head[i].lstrip("~")

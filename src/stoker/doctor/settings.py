@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from stoker.doctor.machine import Disk, disk
+from stoker.doctor.machine import disk
 from stoker.doctor.step import Step
 from stoker.fields.spec import Arrays
 from stoker.host.machine import free_memory_bytes, num_cores
@@ -35,7 +35,7 @@ class DoctorSettings:
         verify: So many of the best fixes are run once more at the end.
         gpu_hour: Price of an hour of one GPU.
         num_gpus: GPUs that wait together.
-        disk: Measures the disk that a folder lies on, in so many seconds each way.
+        disk: Measures the disk that a folder lies on, in so many seconds each way; see `machine.disk`.
         free_memory_bytes: Says how much memory is free: what takes more of it comes from the disk in each epoch.
         on_progress: Told what is measured now, and which share of the budget is gone.
         command: How a reader runs the same again.
@@ -57,7 +57,7 @@ class DoctorSettings:
     verify: int = 0
     gpu_hour: float | None = None
     num_gpus: int = 1
-    disk: Callable[[Path, float], Disk] = disk
+    disk: Callable[[Path, float], dict[str, float]] = disk
     free_memory_bytes: Callable[[], int] = free_memory_bytes
     on_progress: Callable[[str, float], object] = lambda _what, _share: None
     command: str = "stoker doctor"

@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from stoker.errors import StokerError
 
@@ -18,35 +18,6 @@ class StepError(StokerError):
     """The user's step raised; the message is one line that names the place in the user's own code."""
 
 
-class Step(Protocol):
-    """Something that trains on batches.
-
-    Attributes:
-        text: What it is, for people.
-        is_given: Whether only its time is known.
-    """
-
-    @property
-    def text(self) -> str: ...  # noqa: D102
-    @property
-    def is_given(self) -> bool: ...  # noqa: D102
-
-    def begin(self, batch: Any, /) -> None:
-        """Train on a batch; may return while the device still works on it.
-
-        Blocks: until the device takes it.
-        """
-        ...
-
-    def finish(self) -> None:
-        """Wait until the device has done all it was given."""
-        ...
-
-    def scaled(self, times: float, /) -> Step:
-        """Return the step for batches so many times as large."""
-        ...
-
-
 class TimedStep:
     """A step that only takes time, as a device's does: the loop fetches the next batch meanwhile.
 
@@ -55,8 +26,6 @@ class TimedStep:
 
     Args:
         step_s: Seconds a step.
-        clock: Gives the time in seconds.
-        wait: Waits for a number of seconds.
 
     Raises:
         ValueError: The time is not above 0.
@@ -64,18 +33,10 @@ class TimedStep:
 
     is_given = True
 
-    def __init__(
-        self,
-        step_s: float,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
+    def __init__(self, step_s: float) -> None:
         if not step_s > 0:
             raise ValueError(f"a step must take some time, not {step_s} s")
         self.step_s = step_s
-        self._clock = clock
-        self._wait = wait
         self._free_at = 0.0
 
     @property
@@ -84,8 +45,11 @@ class TimedStep:
         return f"a timed wait of {self.step_s * 1e3:.4g} ms"
 
     def begin(self, _: Any, /) -> None:
-        """Begin a step, behind the one before."""
-        arrived = self._clock()
+        """Begin a step, behind the one before.
+
+        Blocks: until the device takes it.
+        """
+        arrived = time.perf_counter()
         self._wait_until(_QUEUE_S)
         # Who comes before the last step has ended begins right behind it, however late a wait returns.
         self._free_at = max(self._free_at, arrived) + self.step_s
@@ -96,14 +60,12 @@ class TimedStep:
 
     def scaled(self, times: float, /) -> TimedStep:
         """Return a step that takes as long a sample: of another size nobody knows better."""
-        return TimedStep(self.step_s * times, clock=self._clock, wait=self._wait)
+        return TimedStep(self.step_s * times)
 
     def _wait_until(self, left_s: float) -> None:
         """Wait until no more than `left_s` of the steps begun so far is still to come."""
-        now = self._clock()
-        while now < self._free_at - left_s:
-            self._wait(self._free_at - left_s - now)
-            now = self._clock()
+        while (now := time.perf_counter()) < self._free_at - left_s:
+            time.sleep(self._free_at - left_s - now)
 
 
 class FunctionStep:
@@ -155,6 +117,10 @@ class FunctionStep:
     def scaled(self, _: float, /) -> FunctionStep:
         """Return the same function: it sees how large a batch is."""
         return self
+
+
+Step: TypeAlias = TimedStep | FunctionStep
+"""Something that trains on batches."""
 
 
 def num_samples_of(batch: Any) -> int:

@@ -6,44 +6,41 @@ DoctorResult ─► story ─► screen   lines and tables
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from stoker.doctor.results import MODEL, RAM, SHARED, STAGE_NAMES, SUPPLY, UNKNOWN, GpuFacts, Measurements, PathResult
-from stoker.doctor.verdict import DoctorResult, StepPart, Verdict, is_comparable, limit_of
-from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, size_text, time_text
-from stoker.words import count_text
+from stoker.doctor.results import MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, UNKNOWN, Measurements
+from stoker.doctor.verdict import DoctorResult, Verdict
+from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, time_text
+from stoker.words import bytes_text, count_text
 
 # A demand far beyond every path would press all bars into a corner: then it stands in words alone.
 _FAR = 3.0
 # A supply fills its bar at twice the demand: what matters is on which side of the mark it ends.
 _FULL = 2.0
+# What the machine can do, as people read it, and how it was measured.
+_CEILINGS = {
+    "network": ("network", "real reads, as many at once as bring most"),
+    "connection": ("one connection", "one real read"),
+    "latency": ("first byte", "one byte read"),
+    "disk_read": ("disk, reading", "a file of its own, past the page cache"),
+    "disk_write": ("disk, writing", "a file of its own, until it is on the disk"),
+    "memory": ("memory, copying", "all cores together"),
+    "pcie_pinned": ("to the GPU, pinned", "one batch"),
+    "pcie_pageable": ("to the GPU, pageable", "one batch"),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """A cell with a bar: a share of the longest there may be, and its figure."""
+class Share(NamedTuple):
+    """A cell with a bar: its figure, a share of the longest there may be, and whether that is good."""
 
     text: str
     share: float
     is_good: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table.
-
-    Attributes:
-        about: What it shows.
-        head: Names of the columns: ">" before one of figures, "~" before one that a narrow terminal leaves out.
-        rows: Cells.
-        marked: Numbers of the rows that stand out.
-    """
-
-    about: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Share]]
-    marked: Sequence[int] = ()
+Row = Sequence[str | Share]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,22 +53,15 @@ class Bar:
         share: Its length, of the longest there may be.
         kind: How it looks: "today", "ours", "plain", "bound".
         spread: Where the slowest and the fastest repeat end; None where there was one alone.
+        parts: What it is made of: name, figure, share of the longest bar, and whether it is time that is lost.
     """
 
     name: str
     value: str
-    share: float
+    share: float = 1.0
     kind: str = "plain"
     spread: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitBar:
-    """A bar in parts: name, figure, share of the longest bar, and whether it is time that is lost."""
-
-    name: str
-    value: str
-    parts: Sequence[tuple[str, str, float, bool]]
+    parts: Sequence[tuple[str, str, float, bool]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +73,9 @@ class Section:
         lead: One sentence or two; "" for none.
         bars: Of one scale.
         mark: Where a line crosses them, as a share, and what it stands for.
-        splits: Bars in parts.
-        table: The figures.
+        head: Names of the table's columns: ">" before one of figures, "~" before one that a narrow terminal leaves out.
+        rows: Its cells.
+        marked: Numbers of the rows that stand out.
         lines: Sentences below it.
         pairs: Names and what they are; the page alone has them.
         code: A command.
@@ -94,8 +85,9 @@ class Section:
     lead: str = ""
     bars: Sequence[Bar] = ()
     mark: tuple[float | None, str] = (None, "")
-    splits: Sequence[SplitBar] = ()
-    table: Table | None = None
+    head: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    marked: Sequence[int] = ()
     lines: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()
     code: str = ""
@@ -103,15 +95,15 @@ class Section:
 
 def headline(result: DoctorResult) -> str:
     """Return the verdict in a few words."""
-    numbers, verdict = result.numbers, result.verdict
-    if not verdict.stages:
+    numbers, stages = result.numbers, result.verdict.stages
+    if not stages:
         return "Too little was measured"
-    if verdict.stages == (MODEL,):
+    if stages == (MODEL,):
         return "The model is the limit: its data comes in time"
-    first, *behind = (STAGE_NAMES[key] for key in verdict.stages)
-    does = "sets the pace of the data" if numbers.step is None else "starves the step"
-    if verdict.stages == (UNKNOWN,) and numbers.step is None:
-        does = "is as fast as it is"
+    first, *behind = (STAGE_NAMES[key] for key in stages)
+    does = "starves the step"
+    if not numbers.step:
+        does = "is as fast as it is" if stages == (UNKNOWN,) else "sets the pace of the data"
     return f"{first[:1].upper()}{first[1:]} {does}" + (f", and behind it {' and '.join(behind)}" if behind else "")
 
 
@@ -128,7 +120,7 @@ def status(verdict: Verdict) -> tuple[str, str]:
 def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
     """Yield the figures that a reader takes away: value, what it is, whether it is what could be."""
     numbers, verdict = result.numbers, result.verdict
-    today = numbers.path(numbers.today)
+    today, supply = numbers.path(numbers.today), numbers.path(SUPPLY)
     if today is None or verdict.kind == "unknown":
         return
     if verdict.busy is None:
@@ -137,32 +129,34 @@ def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
         yield share_text(verdict.busy), "of the time the step runs today", False
     if verdict.fixes:
         best = verdict.fixes[0]
-        value = rate_text(best.rate_s) if best.busy is None else share_text(best.busy)
-        yield value, f"{'samples/s ' if best.busy is None else ''}with: {best.text}", True
-        yield f"{factor_text(best.times)}×", "the samples a second, with that", False
-        yield time_text(verdict.epoch_s / best.times), f"an epoch, where it is {time_text(verdict.epoch_s)} now", False
+        busy, times = verdict.busy_of(best), verdict.times_of(best)
+        value = rate_text(best.rate_s) if busy is None else share_text(busy)
+        yield value, f"{'samples/s ' if busy is None else ''}with: {best.name}", True
+        yield f"{factor_text(times)}×", "the samples a second, with that", False
+        yield time_text(verdict.epoch_s / times), f"an epoch, where it is {time_text(verdict.epoch_s)} now", False
     else:
         yield time_text(verdict.epoch_s), "an epoch", False
-        supply = numbers.path(SUPPLY)
         if supply is not None and verdict.demand_s is not None:
             about = f"samples/s come with no step behind them; the step eats {rate_text(verdict.demand_s)}"
             yield rate_text(supply.rate_s), about, False
     if verdict.money is not None:
-        about = f"lost to stalls, of {cost_text(verdict.money.epoch)} an epoch"
-        yield cost_text(verdict.money.stalls), about, False
+        about = f"lost to stalls, of {cost_text(verdict.money['epoch'])} an epoch"
+        yield cost_text(verdict.money["stalls"]), about, False
 
 
 def sections(result: DoctorResult) -> Iterator[Section]:
     """Yield the parts in the order in which they are read."""
     numbers, verdict = result.numbers, result.verdict
-    today = numbers.path(numbers.today)
-    if today is not None and verdict.step_parts:
-        yield _time_of_a_step(today, verdict)
+    if verdict.step_parts:
+        yield _time_of_a_step(numbers, verdict)
     if numbers.paths:
         yield _paths(numbers, verdict)
     yield _advice(verdict)
-    if numbers.verified:
-        yield _verified(numbers)
+    came = [path for path in numbers.paths if path.came_s is not None]
+    if came:
+        lead = "What was advised, run once more at the end: samples/s."
+        rows = [(path.name, rate_text(path.rate_s), rate_text(path.came_s or 0), f"{path.error:+.1%}") for path in came]
+        yield Section(title="Verified", lead=lead, head=("change", ">promised", ">came", ">error"), rows=rows)
     if numbers.stages:
         yield _stages(numbers, verdict)
     yield _machine(numbers)
@@ -173,67 +167,47 @@ def sections(result: DoctorResult) -> Iterator[Section]:
     yield Section(title="Do it again", lines=(again,), code=numbers.command)
 
 
-def _time_of_a_step(today: PathResult, verdict: Verdict) -> Section:
-    longest_s = sum(part.seconds for part in verdict.step_parts)
+def _time_of_a_step(numbers: Measurements, verdict: Verdict) -> Section:
+    longest_s = sum(seconds for *_, seconds in verdict.step_parts)
 
-    def split(name: str, parts: Sequence[StepPart]) -> SplitBar:
-        told = [(part.name, time_text(part.seconds), part.seconds / longest_s, part.key != MODEL) for part in parts]
-        return SplitBar(name=name, value=f"{time_text(sum(part.seconds for part in parts))} a step", parts=told)
+    def bar(name: str, parts: Sequence[tuple[str, str, float]]) -> Bar:
+        told = [(what, time_text(seconds), seconds / longest_s, key != MODEL) for key, what, seconds in parts]
+        return Bar(name=name, value=f"{time_text(sum(seconds for *_, seconds in parts))} a step", parts=told)
 
-    splits = [split("Today", verdict.step_parts)]
-    best = verdict.fixes[0] if verdict.fixes else None
-    if best is not None and best.busy is not None:
-        period_s = today.batch_size / best.rate_s
-        parts = [StepPart(key=MODEL, name="training step", seconds=period_s * best.busy)]
-        if best.busy < 1:
-            parts.append(StepPart(key=best.limit, name="waits", seconds=period_s * (1 - best.busy)))
-        splits.append(split(f"With {best.text}", parts))
+    bars = [bar("Today", verdict.step_parts)]
+    for best in verdict.fixes[:1]:
+        period_s, busy = numbers.batch_size / best.rate_s, verdict.busy_of(best)
+        if busy is not None:
+            waits = [(UNKNOWN, "waits", period_s * (1 - busy))] if busy < 1 else []
+            bars.append(bar(f"With {best.name}", [(MODEL, "training step", period_s * busy), *waits]))
     lead = "Filled: the step runs. Hatched: it waits. All bars have one scale; all of it was measured."
-    return Section(title="Where a step’s time goes", lead=lead, splits=splits)
+    return Section(title="Where a step’s time goes", lead=lead, bars=bars)
 
 
 def _paths(numbers: Measurements, verdict: Verdict) -> Section:
-    compared = (RAM, SUPPLY, SHARED)
-    longest_s = max(
-        *(path.rate_s for path in numbers.paths if path.key not in compared),
-        *(bound.at_most_s for bound in verdict.bounds if bound.key != "gpus"),
-        1e-9,
-        1e-9,
-    )
+    rates = [path.rate_s for path in numbers.paths if path.key not in (RAM, SUPPLY, SHARED)]
+    longest_s = max(*rates, *(bound.at_most_s for bound in verdict.bounds if bound.key != "gpus"), 1e-9, 1e-9)
     demand_s = verdict.demand_s
     is_shown = demand_s is not None and demand_s <= _FAR * longest_s
-    longest_s = 1.02 * (max(longest_s, demand_s) if is_shown and demand_s is not None else longest_s)
+    longest_s = 1.02 * max(longest_s, demand_s if is_shown and demand_s is not None else 0.0)
     best = verdict.fixes[0].key if verdict.fixes else ""
-    bars, rows = [], []
+    bars, rows = [], list[Row]()
     for path in numbers.paths:
-        rate, is_bound = path.rate, path.is_disk_bound
-        name = path.name + (", today" if path.key == numbers.today else "")
-        value = f"{'≤ ' if is_bound else ''}{rate_text(path.rate_s)}"
-        has_spread = rate.num_rounds > 1 and not is_bound
-        kind = "today" if path.key == numbers.today else "ours" if path.key == best else "plain"
-        spread = (rate.low / longest_s, rate.high / longest_s) if has_spread else None
+        is_today, is_repeated = path.key == numbers.today, path.num_rounds > 1
+        name = path.name + (", today" if is_today else "")
+        value = f"{'≤ ' if path.is_disk_bound else ''}{rate_text(path.rate_s)}"
+        low, high = min(path.rates, default=0.0), max(path.rates, default=0.0)
+        spread = (low / longest_s, high / longest_s) if is_repeated and not path.is_disk_bound else None
+        kind = "today" if is_today else "ours" if path.key == best else "plain"
         bars.append(Bar(name=name, value=value, share=path.rate_s / longest_s, kind=kind, spread=spread))
-        busy: str | Share = NONE
-        if demand_s is not None and path.key not in (RAM, SHARED) and is_comparable(numbers, path):
-            share = path.rate_s / demand_s
-            busy = Share(text=share_text(share), share=share, is_good=share > 0.9)
-        limit = limit_of(numbers, path)
-        around = f"{rate_text(rate.low)} to {rate_text(rate.high)}" if rate.num_rounds > 1 else NONE
-        rows.append(
-            (
-                name,
-                value,
-                busy,
-                STAGE_NAMES[limit] if limit else NONE,
-                around,
-                str(rate.num_rounds),
-                share_text(path.others),
-            )
-        )
+        share = None if path.key in (RAM, SHARED) else verdict.busy_of(path)
+        busy: str | Share = NONE if share is None else Share(share_text(share), share, share > 0.9)
+        around = f"{rate_text(low)} to {rate_text(high)}" if is_repeated else NONE
+        limit = STAGE_NAMES[verdict.limit_of(path)] if verdict.limit_of(path) else NONE
+        rows.append((name, value, busy, limit, around, str(path.num_rounds), share_text(path.others)))
     for bound in verdict.bounds:
         value = f"≤ {rate_text(bound.at_most_s)}"
         bars.append(Bar(name=f"{bound.text}: a bound", value=value, share=bound.at_most_s / longest_s, kind="bound"))
-    head = ("path", ">samples/s", ">the step is busy", "limit", "~>slowest to fastest", "~>repeats", "~>others took")
     demand = "" if demand_s is None else f"what the step could eat: {rate_text(demand_s)}"
     return Section(
         title="The paths, each run whole",
@@ -241,134 +215,124 @@ def _paths(numbers: Measurements, verdict: Verdict) -> Section:
         "line goes from the slowest repeat to the fastest. Hatched bars are bounds of what could not be tried here.",
         bars=bars,
         mark=(demand_s / longest_s if is_shown and demand_s is not None else None, demand),
-        table=Table(about="The paths", head=head, rows=rows, marked=(0,)),
+        head=("path", ">samples/s", ">the step is busy", "limit", "~>slowest to fastest", "~>repeats", "~>others took"),
+        rows=rows,
+        marked=(0,),
     )
 
 
 def _advice(verdict: Verdict) -> Section:
-    if not verdict.fixes and not verdict.bounds:
+    title, fixes = "What would help", verdict.fixes
+    if not fixes and not verdict.bounds:
         says = "Nothing: the step is fed." if verdict.kind == "fed" else "Nothing that could be tried here gave more."
-        return Section(title="What would help", lines=(says,))
+        return Section(title=title, lines=(says,))
     rows = [
-        (fix.text, rate_text(fix.rate_s), f"{factor_text(fix.times)}×", "measured", STAGE_NAMES[fix.limit], fix.how)
-        for fix in verdict.fixes
+        (
+            fix.name,
+            rate_text(fix.rate_s),
+            f"{factor_text(verdict.times_of(fix))}×",
+            "measured",
+            STAGE_NAMES[verdict.limit_of(fix)],
+            fix.how,
+        )
+        for fix in fixes
     ]
     rows += [(one.text, f"≤ {rate_text(one.at_most_s)}", NONE, "a bound", NONE, one.why) for one in verdict.bounds]
     head = ("change", ">samples/s", ">× today", "", "~what limits then", "how")
     lead = "What is measured ran here. A bound is what no such change can beat; what it really gives, only it tells."
-    marked = (0,) if verdict.fixes else ()
-    return Section(
-        title="What would help", lead=lead, table=Table(about="What helps", head=head, rows=rows, marked=marked)
-    )
-
-
-def _verified(numbers: Measurements) -> Section:
-    names = {path.key: path.name for path in numbers.paths}
-    rows = [
-        (names.get(one.fix, one.fix), rate_text(one.promised_s), rate_text(one.measured.samples_s), f"{one.error:+.1%}")
-        for one in numbers.verified
-    ]
-    head = ("change", ">promised", ">came", ">error")
-    lead = "What was advised, run once more at the end: samples/s."
-    return Section(title="Verified", lead=lead, table=Table(about="Promised and came", head=head, rows=rows))
+    return Section(title=title, lead=lead, head=head, rows=rows, marked=(0,) if fixes else ())
 
 
 def _stages(numbers: Measurements, verdict: Verdict) -> Section:
-    demand_s = verdict.demand_s
-    rows = []
+    rows = list[Row]()
     for stage in numbers.stages:
         against: str | Share = NONE
-        if demand_s is not None:
-            times = stage.supply_s / demand_s
+        if verdict.demand_s is not None:
+            times = stage.supply_s / verdict.demand_s
             text = f"{times:.2g}×" if 0.001 <= times < 99.5 else "> 100×" if times >= 99.5 else "< 0.001×"
-            against = Share(text=text, share=times / _FULL, is_good=times >= 1)
-        rows.append(
-            (
-                STAGE_NAMES[stage.key],
-                rate_text(stage.supply_s),
-                against,
-                time_text(stage.seconds) if stage.seconds else NONE,
-                "one at a time" if stage.is_locked else "wait" if stage.waits else NONE,
-                " · ".join(f"{num}: {rate_text(rate)}" for num, rate in stage.by_threads) or NONE,
-            )
-        )
-    marked = [i for i, stage in enumerate(numbers.stages) if stage.key in verdict.stages]
-    head = ("stage, alone", ">supply", ">of the demand", ">a sample", "threads", "~at threads")
-    lead = "What each stage gives that does nothing but its own work: it explains paths, and overrules none."
-    return Section(title="Why", lead=lead, table=Table(about="Each stage alone", head=head, rows=rows, marked=marked))
+            against = Share(text, times / _FULL, times >= 1)
+        alone = time_text(stage.seconds) if stage.seconds else NONE
+        threads = "one at a time" if stage.is_locked else "wait" if stage.waits else NONE
+        rows.append((STAGE_NAMES[stage.key], rate_text(stage.supply_s), against, alone, threads))
+    return Section(
+        title="Why",
+        lead="What each stage gives that does nothing but its own work: it explains paths, and overrules none.",
+        head=("stage, alone", ">supply", ">of the demand", ">a sample", "threads"),
+        rows=rows,
+        marked=[i for i, stage in enumerate(numbers.stages) if stage.key in verdict.stages],
+    )
 
 
 def _machine(numbers: Measurements) -> Section:
-    rows: list[tuple[str | Share, ...]] = []
-    for one in numbers.ceilings:
-        used: str | Share = NONE
-        if one.used is not None:
-            used = Share(text=share_text(one.used), share=one.used, is_good=one.used <= 0.9)
-        value = time_text(one.value) if one.unit == "s" else f"{size_text(one.value)}/s"
-        rows.append((one.name, value, used, one.note))
-    table = Table(about="What the machine can do", head=("this machine", ">ceiling", ">used today", "~how"), rows=rows)
+    today, data = numbers.path(numbers.today), numbers.data
+    used = ("network", data.source_bytes) if numbers.today == SOURCE else ("memory", data.tensor_bytes)
+    rows = list[Row]()
+    for key, value in numbers.ceilings.items():
+        name, how = _CEILINGS[key]
+        share: str | Share = NONE
+        if key == used[0] and today is not None and value > 0:
+            of_it = min(1.0, today.rate_s * used[1] / value)
+            share = Share(share_text(of_it), of_it, of_it <= 0.9)
+        rows.append((name, time_text(value) if key == "latency" else f"{bytes_text(value)}/s", share, how))
     gpus = [f"GPU: {_gpu_text(gpu)}" for gpu in numbers.gpus]
     note = numbers.gpu_note or "no GPU here"
     versions = ", ".join(f"{name} {version}" for name, version in numbers.versions.items())
     return Section(
         title="The machine",
-        table=table if rows else None,
+        head=("this machine", ">ceiling", ">used today", "~how"),
+        rows=rows,
         lines=(*gpus, note if gpus else f"GPU: {note}."),
         pairs=(*numbers.machine.items(), ("versions", versions)),
     )
 
 
-def _gpu_text(gpu: GpuFacts) -> str:
-    words = [gpu.name]
-    if gpu.utilisation is not None:
-        words.append(f"utilisation {share_text(gpu.utilisation)}")
-    if gpu.sm_clock_mhz is not None:
-        words.append(f"SM clock {gpu.sm_clock_mhz:,.0f} of {gpu.max_sm_clock_mhz or 0:,.0f} MHz")
-    if gpu.power_w is not None:
-        words.append(f"{gpu.power_w:.0f} of {gpu.power_limit_w or 0:.0f} W")
-    if gpu.memory_used_bytes is not None:
-        words.append(f"{size_text(gpu.memory_used_bytes)} of {size_text(gpu.memory_bytes or 0)}")
-    words.append("held down by " + ", ".join(gpu.throttled) if gpu.throttled else "not throttled")
+def _gpu_text(gpu: Mapping[str, Any]) -> str:
+    words = [gpu["name"]]
+    if "utilisation" in gpu:
+        words.append(f"utilisation {share_text(gpu['utilisation'])}")
+    if "sm_clock_mhz" in gpu:
+        words.append(f"SM clock {gpu['sm_clock_mhz']:,.0f} of {gpu.get('max_sm_clock_mhz', 0):,.0f} MHz")
+    if "power_w" in gpu:
+        words.append(f"{gpu['power_w']:.0f} of {gpu.get('power_limit_w', 0):.0f} W")
+    if "memory_used_bytes" in gpu:
+        words.append(f"{bytes_text(gpu['memory_used_bytes'])} of {bytes_text(gpu.get('memory_bytes', 0))}")
+    words.append("held down by " + ", ".join(gpu["throttled"]) if gpu["throttled"] else "not throttled")
     return " · ".join(words)
 
 
 def _money(numbers: Measurements, verdict: Verdict) -> Section:
-    money = verdict.money
-    assert money is not None
+    money = verdict.money or {}
     gpus = "one GPU" if numbers.num_gpus == 1 else f"{numbers.num_gpus:,} GPUs"
-    best = f"an epoch with: {verdict.fixes[0].text}" if verdict.fixes else "nothing gives more"
-    rows = [
-        ("an epoch today", cost_text(money.epoch)),
-        ("of it, lost to stalls", cost_text(money.stalls)),
-        (best, cost_text(money.best_fix)),
-    ]
-    lead = f"{gpus} at {numbers.gpu_hour:,.2f} an hour each; all amounts are in the currency of that price."
-    return Section(title="What it costs", lead=lead, table=Table(about="What it costs", head=("", ">cost"), rows=rows))
+    best = f"an epoch with: {verdict.fixes[0].name}" if verdict.fixes else "nothing gives more"
+    names = {"epoch": "an epoch today", "stalls": "of it, lost to stalls", "best_fix": best}
+    return Section(
+        title="What it costs",
+        lead=f"{gpus} at {numbers.gpu_hour:,.2f} an hour each; all amounts are in the currency of that price.",
+        head=("", ">cost"),
+        rows=[(names[key], cost_text(amount)) for key, amount in money.items()],
+    )
 
 
 def _data(numbers: Measurements) -> Section:
-    data, step = numbers.data, numbers.step
-    kept = ", ".join(f"{path.name} {size_text(path.disk_bytes)}" for path in numbers.paths if path.disk_bytes)
+    data, ram = numbers.data, numbers.path(RAM)
+    kept = ", ".join(f"{path.name} {bytes_text(path.disk_bytes)}" for path in numbers.paths if path.disk_bytes)
     widest = f"{data.widest_column}, {share_text(data.widest_share)} of the bytes at the source"
+    files, chunks = count_text(data.num_files, "file"), count_text(data.num_chunks, "chunk")
+    sizes = (
+        f"{bytes_text(data.source_bytes)} at the source, {bytes_text(data.arrow_bytes)} as Arrow, "
+        f"{bytes_text(data.tensor_bytes)} as tensors"
+    )
     return Section(
         title="What was looked at",
         lines=(f"The whole data set takes on SSD: {kept}.",) if kept else (),
         pairs=(
             ("data set", data.text),
-            (
-                "samples",
-                f"{data.num_samples:,} in {count_text(data.num_files, 'file')}, "
-                f"{count_text(data.num_chunks, 'chunk')}; {count_text(data.num_probed, 'chunk')} looked at",
-            ),
+            ("samples", f"{data.num_samples:,} in {files}, {chunks}; {count_text(data.num_probed, 'chunk')} looked at"),
             ("where", "behind a network" if data.is_remote else "on this machine"),
-            (
-                "a sample",
-                f"{size_text(data.source_bytes)} at the source, {size_text(data.arrow_bytes)} as Arrow, "
-                f"{size_text(data.tensor_bytes)} as tensors",
-            ),
+            ("a sample", sizes),
             ("widest column", widest if data.widest_column else ""),
-            ("repeats", f"{share_text(data.repeated_share)} of the bytes only repeat the row before"),
-            ("step", "none was given" if step is None else step.text),
-            ("cores that the step uses", "" if step is None else f"{step.cores_used:.1f} of {numbers.cores:.3g}"),
+            ("repeats", f"{share_text(data.repeated_share)} of the bytes, which features kept once would save"),
+            ("step", numbers.step or "none was given"),
+            ("cores that the step uses", "" if ram is None else f"{ram.cores_used:.1f} of {numbers.cores:.3g}"),
         ),
     )

@@ -8,8 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from stoker.doctor.machine import in_threads
@@ -27,26 +26,6 @@ class Read(NamedTuple):
     url: str
     offset: int
     num_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkPace:
-    """What a remote source gives, its reads alone.
-
-    Attributes:
-        latency_s: Seconds until the first byte.
-        connection_bytes_s: What one request alone gets behind that.
-        by_threads: Bytes a second with so many reads at once.
-    """
-
-    latency_s: float
-    connection_bytes_s: float
-    by_threads: tuple[tuple[int, float], ...]
-
-    @property
-    def bytes_s(self) -> float:
-        """What all together get at best."""
-        return max(rate for _, rate in self.by_threads)
 
 
 class Tap:
@@ -95,23 +74,21 @@ class Tap:
         """Bytes that are kept."""
         return sum(read.num_bytes for read in self.reads)
 
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keeping(self) -> AbstractContextManager[None]:
         """Keep what is read inside the block."""
-        self._keeps = True
-        try:
-            yield
-        finally:
-            self._keeps = False
+        return self._doing(keeps=True)
+
+    def replaying(self) -> AbstractContextManager[None]:
+        """Give what was kept from memory inside the block: a link without limits."""
+        return self._doing(replays=True)
 
     @contextmanager
-    def replaying(self) -> Iterator[None]:
-        """Give what was kept from memory inside the block: a link without limits."""
-        self._replays = True
+    def _doing(self, *, keeps: bool = False, replays: bool = False) -> Iterator[None]:
+        self._keeps, self._replays = keeps, replays
         try:
             yield
         finally:
-            self._replays = False
+            self._keeps = self._replays = False
 
     def forget(self) -> None:
         """Give the memory back."""
@@ -122,8 +99,11 @@ class Tap:
         return repr(self.inner)
 
 
-def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> LinkPace:
+def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> dict[str, float]:
     """Return what a storage gives for reads by themselves: one after the other, then in more and more threads.
+
+    That is bytes/s of one ("connection") and of as many at once as bring most ("network"), and the seconds until the
+    first byte ("latency").
 
     Args:
         storage: What the chunks come from.
@@ -140,17 +120,16 @@ def probe_link(storage: Storage, reads: Sequence[Read], *, until_s: float) -> Li
         return sum(sizes), wall_s
 
     latency_s = statistics.median(read_at_once(1, 1)[1] for _ in range(_NUM_LOOKS))
-    by_threads: list[tuple[int, float]] = []
+    rates: list[float] = []
     num_worse, best, took_s = 0, 0.0, 0.0
     for num_threads in itertools.takewhile(lambda num: num <= _MAX_THREADS, (2**i for i in itertools.count())):
         start, left_s = time.perf_counter(), until_s - time.perf_counter()
-        if num_worse >= _NUM_WORSE or (by_threads and left_s < took_s):
+        if num_worse >= _NUM_WORSE or (rates and left_s < took_s):
             break
         # As many bytes a thread as come in the time there is, if it is no faster than before.
         most_bytes = int(max(64 * 1024, best * left_s / 3 / num_threads)) if best else 1 << 20
         num_bytes, wall_s = read_at_once(num_threads, most_bytes)
-        rate = num_bytes / max(1e-9, wall_s - latency_s if wall_s > 2 * latency_s else wall_s)
-        by_threads.append((num_threads, rate))
-        num_worse = 0 if rate >= _BRINGS_MORE * best else num_worse + 1
-        best, took_s = max(best, rate), time.perf_counter() - start
-    return LinkPace(latency_s=latency_s, connection_bytes_s=by_threads[0][1], by_threads=tuple(by_threads))
+        rates.append(num_bytes / max(1e-9, wall_s - latency_s if wall_s > 2 * latency_s else wall_s))
+        num_worse = 0 if rates[-1] >= _BRINGS_MORE * best else num_worse + 1
+        best, took_s = max(rates), time.perf_counter() - start
+    return {"network": best, "connection": rates[0], "latency": latency_s}

@@ -17,15 +17,10 @@ from stoker.doctor.results import (
     SUPPLY,
     TENSORS,
     THREADS,
-    Ceiling,
     DataFacts,
-    GpuFacts,
     Measurements,
     PathResult,
-    Rate,
     StageResult,
-    StepFacts,
-    Verified,
 )
 
 BATCH = 4_096
@@ -49,14 +44,14 @@ DEQUEUING = {"draw": 1e-6, "dequeue": 2e-6}
 
 
 def path(key, rate_s, **changed):
-    """A path that gives so much, measured twice."""
-    rate = Rate(samples_s=rate_s, low=0.99 * rate_s, high=1.01 * rate_s, num_rounds=2)
+    """A path that gives so much, measured three times."""
     is_warm = key in (TENSORS, DEDUPLICATED, LARGER)
     made = PathResult(
         key=key,
         name=NAMES[key],
         how="" if key in (RAM, SHARED, SUPPLY, FREE_LINK) else f"Loader(dataset, {key}=1)",
-        rate=rate,
+        rates=(0.99 * rate_s, rate_s, 1.01 * rate_s),
+        num_rounds=3,
         batch_size=4 * BATCH if key == LARGER else BATCH,
         has_step=key != SUPPLY,
         stages={} if key in (RAM, SHARED) else DEQUEUING if key == ARROW else GATHERING if is_warm else BUILDING,
@@ -70,25 +65,21 @@ def path(key, rate_s, **changed):
 def numbers(rates, **changed):
     """What was measured where paths gave these rates; the first of them is today's."""
     today = next(key for key in rates if key in (SOURCE, TENSORS))
-    step = StepFacts(text="train.py:step", batch_size=BATCH, is_given=False, cores_used=0.1)
     made = Measurements(
         data=DataFacts(
             text="s3://lake/ranking/", num_samples=10**9, num_files=500, num_chunks=8_000, num_probed=16,
             source_bytes=180.0, arrow_bytes=950.0, tensor_bytes=1_050.0, is_remote=True, repeated_share=0.4,
             widest_column="history", widest_share=0.3,
         ),
-        step=step if RAM in rates else None,
+        step="train.py:step" if RAM in rates else "",
+        batch_size=BATCH,
         today=today,
         paths=tuple(path(key, rate) if isinstance(rate, int | float) else rate for key, rate in rates.items()),
         stages=(
-            StageResult(key="fetch", supply_s=220_000.0, by_threads=((1, 9e4), (2, 2.2e5))),
-            StageResult(key="decode", supply_s=2e6, seconds=1e-6, by_threads=((1, 1e6), (2, 2e6))),
+            StageResult(key="fetch", supply_s=220_000.0),
+            StageResult(key="decode", supply_s=2e6, seconds=1e-6),
         ),
-        ceilings=(
-            Ceiling(key="network", name="network", value=40e6, unit="bytes/s", used=0.98, note="real reads, 8 at once"),
-            Ceiling(key="connection", name="one connection", value=20e6, unit="bytes/s", note="one real read"),
-            Ceiling(key="latency", name="first byte", value=0.06, unit="s", note="one byte read"),
-        ),
+        ceilings={"network": 40e6, "connection": 20e6, "latency": 0.06},
         cores=8.0,
         num_threads=8,
         gpu_note="no GPU here",
@@ -122,10 +113,10 @@ def without_step(**changed):
     return numbers({SOURCE: 218_000, TENSORS: 4_700_000, ARROW: 400_000}, **changed)
 
 
-GPU = GpuFacts(
-    name="A100", utilisation=0.17, sm_clock_mhz=1_200.0, max_sm_clock_mhz=1_410.0, power_w=95.0, power_limit_w=400.0,
-    memory_used_bytes=10e9, memory_bytes=40e9, throttled=("power limit",),
-)  # fmt: skip
+GPU = {
+    "name": "A100", "utilisation": 0.17, "sm_clock_mhz": 1_200.0, "max_sm_clock_mhz": 1_410.0, "power_w": 95.0,
+    "power_limit_w": 400.0, "memory_used_bytes": 10e9, "memory_bytes": 40e9, "throttled": ("power limit",),
+}  # fmt: skip
 
 RATES = st.floats(1e-3, 1e12, allow_nan=False)
 
@@ -133,9 +124,10 @@ RATES = st.floats(1e-3, 1e12, allow_nan=False)
 @st.composite
 def any_path(draw, key):
     """A path with any rate, spread, waits, neighbours."""
-    low, rate_s, high = sorted(draw(st.tuples(RATES, RATES, RATES)))
     changed = {
-        "rate": Rate(samples_s=rate_s, low=low, high=high, num_rounds=draw(st.integers(1, 6))),
+        "rates": draw(st.tuples(RATES, RATES, RATES)),
+        "num_rounds": draw(st.integers(1, 6)),
+        "came_s": draw(st.none() | RATES),
         "stall": draw(st.floats(0, 1)),
         "cores_used": draw(st.floats(0, 9)),
         "others": draw(st.floats(0, 1)),
@@ -161,15 +153,10 @@ def any_numbers(draw):
     keys = [today, *draw(st.sets(st.sampled_from([key for key in NAMES if key != today])))]
     rates = {key: draw(any_path(key)) for key in keys}
     made = numbers(rates)
-    step = made.step and dataclasses.replace(made.step, is_given=draw(st.booleans()))
-    verified = tuple(
-        Verified(fix=key, promised_s=draw(RATES), measured=Rate.of([draw(RATES)])) for key in keys if key == TENSORS
-    )
     return dataclasses.replace(
         made,
-        step=step,
+        is_given=draw(st.booleans()),
         stages=tuple(dataclasses.replace(stage, supply_s=draw(RATES)) for stage in made.stages),
-        verified=verified,
         gpus=draw(st.sampled_from([(), (GPU,)])),
         gpu_hour=draw(st.none() | st.floats(0, 100)),
         num_gpus=draw(st.integers(1, 1_000)),

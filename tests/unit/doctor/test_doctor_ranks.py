@@ -27,14 +27,14 @@ def test_the_slow_rank_and_its_stage_are_named(stage, world_size, rank, speeds):
     ranks = [result(1e6 * speed, "step") for speed in speeds[:world_size]]
     ranks[rank] = result(2e5, stage, **{stage: 2.1e5})
     found = compare_ranks(ranks)
-    assert (found.rank, found.stage) == (rank, stage)
-    assert found.lost_share == pytest.approx(1 - found.rates[rank] / 1_000_000, abs=0.03)
+    assert (found["rank"], found["stage"]) == (rank, stage)
+    assert found["lost_share"] == pytest.approx(1 - found["rates"][rank] / 1_000_000, abs=0.03)
 
 
 def test_ranks_that_differ_by_chance_are_not_accused():
     found = compare_ranks([result(1e6, "step"), result(0.97e6, "step"), result(1e6, "step")])
-    assert found.rank is None
-    assert "No rank" in found.sentence
+    assert found["rank"] is None
+    assert "No rank" in found["sentence"]
 
 
 def test_one_rank_alone_cannot_be_compared():

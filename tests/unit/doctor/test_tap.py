@@ -41,10 +41,8 @@ def test_what_was_not_kept_and_what_is_asked_for_outside_comes_from_the_store(ta
 
 def test_reads_alone_tell_a_connection_from_what_all_of_them_bring(inner):
     link = probe_link(inner, [Read("a", 0, 100), Read("b", 0, 50)], until_s=time.perf_counter() + 0.2)
-    assert link.by_threads[0] == (1, link.connection_bytes_s)
-    assert link.bytes_s == max(rate for _, rate in link.by_threads)
-    assert [num for num, _ in link.by_threads] == [2**i for i in range(len(link.by_threads))]
-    assert link.latency_s >= 0
+    assert link["network"] >= link["connection"] > 0
+    assert link["latency"] >= 0
 
 
 def test_what_is_forgotten_is_asked_for_again(tap, inner):
