@@ -29,6 +29,7 @@ MADE = {
     stoker.SequenceShard: {"rank": 0, "world_size": 2, "fields": "tokens"},
     stoker.Scaled: {"low": 0.0, "high": 1.0},
     stoker.Trace: {},
+    stoker.Cache: {"folder": "cache"},
 }
 loaders = pytest.mark.parametrize("loader", [stoker.Loader, TorchLoader, TorchDataset])
 
@@ -79,11 +80,22 @@ def test_what_a_data_loader_has_is_named_as_ours_or_left_to_it(loader, name):
         (stoker.NGram, "strides", "did you mean 'stride'"),
         (stoker.Shard, "worldsize", "did you mean 'world_size'"),
         (stoker.Trace, "max_span", "did you mean 'max_spans'"),
+        (stoker.Cache, "limt", "did you mean 'limit'"),
+        (stoker.SequenceShard, "field", "did you mean 'fields'"),
     ],
 )
 def test_misspelt_arguments_are_answered_with_near_ones(cls, name, words):
     with pytest.raises(TypeError, match=rf"{cls.__name__} has no argument '{name}'.*{words}"):
         cls(**MADE[cls], **{name: 2})
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [(stoker.Dataset, "source"), (stoker.Loader, "dataset"), (stoker.Mixture, "datasets"), (stoker.Cache, "folder")],
+)
+def test_what_is_missing_is_named(cls, name):
+    with pytest.raises(TypeError, match=f"^{cls.__name__} needs '{name}'"):
+        cls()
 
 
 @pytest.mark.parametrize("cls", [stoker.Loader, TorchLoader, stoker.Dataset, stoker.Mixture])

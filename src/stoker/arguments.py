@@ -40,6 +40,7 @@ def explain_arguments(
             cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         names = tuple(one.name for one in parameters)
         positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
         named = cls.__name__
         _known[named] = names
 
@@ -53,6 +54,9 @@ def explain_arguments(
                     f"{named} takes {' and '.join(positional) or 'nothing'} by position, and what follows by name: "
                     f"which argument is {args[len(positional)]!r}? It has {', '.join(names[len(positional) :])}"
                 )
+            for name in needed:
+                if name not in kwargs and name not in positional[: len(args)]:
+                    raise TypeError(f"{named} needs {name!r}; it has {', '.join(names)}")
             init(self, *args, **kwargs)
 
         cls.__init__ = checked  # type: ignore[misc]
@@ -65,15 +69,15 @@ def _way_out(name: str, names: tuple[str, ...], hints: Mapping[str, str]) -> str
     if name in hints:
         return f": {hints[name]}"
     owners = [owner for owner, theirs in _known.items() if name in theirs]
-    if owners:
+    if owners and not near(name, names, cutoff=0.85):
         return f": it is an argument of {' and of '.join(owners)}"
     return f"; {near(name, names) or 'it has ' + ', '.join(names)}"
 
 
-def near(name: str, names: Iterable[str]) -> str:
+def near(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return which names are like one that is none of them, for messages; "" where none is."""
     folded = {one.casefold(): one for one in names}
-    found = difflib.get_close_matches(name.casefold(), folded, n=2)
+    found = difflib.get_close_matches(name.casefold(), folded, n=2, cutoff=cutoff)
     return f"did you mean {' or '.join(repr(folded[one]) for one in found)}?" if found else ""
 
 

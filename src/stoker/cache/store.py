@@ -24,7 +24,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from stoker.arguments import flag
+from stoker.arguments import explain_arguments, flag
 from stoker.cache.datasets import Manifests
 from stoker.cache.folder import NO_ROOM, SUFFIX, Files, Folder
 from stoker.cache.format import ChunkHeader, check_arrays, read_header
@@ -52,6 +52,7 @@ _log = logging.getLogger("stoker")
 Verify: TypeAlias = Literal["boot", "always"]
 
 
+@explain_arguments({})
 @dataclass(frozen=True)
 class Cache:
     """A folder that keeps transformed chunks, and how it is used; give it to a loader as `cache=`.
