@@ -27,10 +27,11 @@ def some_of(names: Sequence[object], most: int) -> str:
     return ", ".join(map(str, names[:most])) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def bar_text(share: float, width: int) -> str:
-    """Return a bar as long as `share` of `width` characters, to an eighth of one."""
+def bar_text(share: float, width: int, *, rest: str = "") -> str:
+    """Return a bar as long as `share` of `width` characters, to an eighth of one; `rest` stands for the others."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return bar + rest * (width - len(bar))
 
 
 def duration_text(seconds: float) -> str:
@@ -42,6 +43,16 @@ def duration_text(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in three digits: "4.55 ms", "2 min 10 s"; less than a nanosecond is said to be no more."""
+    if seconds < 1e-9:
+        return "0 s" if seconds <= 0 else "under 1 ns"
+    for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
+        if seconds * factor < (99.5 if unit == "s" else 999.5):
+            return f"{seconds * factor:.3g} {unit}"
+    return duration_text(seconds)
 
 
 def age_text(seconds: float) -> str:

@@ -12,8 +12,8 @@ from rich.console import Console
 from stoker import __version__
 from stoker.cli.arguments import FAILED, INTERRUPTED, OK, WRONG_USAGE, Parser
 from stoker.cli.interrupts import ending_in_order
-from stoker.cli.paint import make_console, print_error
 from stoker.errors import StokerError
+from stoker.paint import make_console, print_error
 
 _EPILOG = """\
 TARGET is a Parquet file, folder, glob or URL (s3://, gs://, abfss://,
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         if options.version:
-            print_version()
+            sys.stdout.write(f"stoker {__version__}\n")
             return OK
         if not hasattr(options, "run"):
             parser.print_help(sys.stderr)
@@ -74,11 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError) as error:  # an argument that makes no sense: the library's own words
         _print_error(errors, error)
         return WRONG_USAGE
-
-
-def print_version() -> None:
-    """Print name and version."""
-    sys.stdout.write(f"stoker {__version__}\n")
 
 
 def _print_error(console: Console, error: BaseException) -> None:

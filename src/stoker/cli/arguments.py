@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import Any, Literal, NoReturn, TypeAlias
 
+from rich.console import Console
+
 from stoker.arguments import near
-from stoker.cli.paint import make_console, print_error
+from stoker.paint import make_console, print_error
 
 # Exit codes, which scripts rely on; docs/reference/cli.md says what each means.
 OK, FAILED, WRONG_USAGE, DAMAGED, INTERRUPTED = 0, 1, 2, 3, 130
 
-_RAW = argparse.RawDescriptionHelpFormatter
-
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Run: TypeAlias = Callable[[argparse.Namespace, Console], int]
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,55 +26,99 @@ class Parser(argparse.ArgumentParser):
         """Parse as ever; what is left over is said by the command that it was given to, not by `stoker`."""
         found, others = super().parse_known_args(args, namespace)
         if others:
-            option = next((text for text in others if text.startswith("-")), None)
-            if option is None:
+            unknown = next((text for text in others if text.startswith("-")), None)
+            if unknown is None:
                 self.error(f"too much: {' '.join(map(repr, others))}")
-            hint = near(option.partition("=")[0], self._option_string_actions)
-            self.error(f"there is no option {option}" + (f"; {hint}" if hint else ""))
+            hint = near(unknown.partition("=")[0], self._option_string_actions)
+            self.error(f"there is no option {unknown}" + (f"; {hint}" if hint else ""))
         return found, others
 
     def error(self, message: str) -> NoReturn:
         """Print the error and the way out, and leave with the code for wrong usage."""
-        errors = make_console(stderr=True)
-        print_error(errors, message, notes=[f"`{self.prog} --help` shows how"])
+        print_error(make_console(stderr=True), message, notes=[f"`{self.prog} --help` shows how"])
         raise SystemExit(WRONG_USAGE)
 
 
-def add_command(commands: Commands, name: str, *, summary: str, text: str, examples: str) -> Parser:
-    """Add a command with its help: a line in the list, some sentences and examples of its own."""
+def add_command(
+    commands: Commands, name: str, run: Run | None = None, *, summary: str, text: str, examples: str
+) -> Parser:
+    """Add a command with its help: a line in the list, some sentences and examples of its own.
+
+    Args:
+        commands: Where to.
+        name: What it is called.
+        run: What it does; it takes --json then. None where other commands stand behind it.
+        summary: Its line in the list.
+        text: Sentences.
+        examples: Lines to type.
+    """
     lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
-    return commands.add_parser(
-        name, help=summary, description=text.strip(), epilog=f"examples:\n{lines}", formatter_class=_RAW
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=text.strip(),
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if run is not None:
+        parser.set_defaults(run=run)
+        option(parser, "--json", "print one JSON object, for scripts")
+    return parser
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add --json."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
+def option(
+    parser: argparse._ActionsContainer,
+    usage: str,
+    text: str,
+    kind: Callable[[str], object] | None = None,
+    default: object = None,
+    **more: Any,
+) -> None:
+    """Add an option.
 
-
-def add_cache(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --cache where it is optional."""
-    parser.add_argument("--cache", metavar="DIR", type=folder, help=text)
+    Args:
+        parser: Where to, or a group of it.
+        usage: As it is typed: "--seed N"; one without a value is a switch.
+        text: What it is.
+        kind: Turns the text into a value, or refuses it.
+        default: Its value when it is not given; help tells it.
+        **more: As of `add_argument`.
+    """
+    name, _, value = usage.partition(" ")
+    if not value:
+        parser.add_argument(name, action="store_true", help=text)
+        return
+    told = (
+        ""
+        if default is None
+        else f" (default: {default:g})"
+        if isinstance(default, float)
+        else f" (default: {default})"
+    )
+    parser.add_argument(name, help=text + told, default=default, **{"metavar": value, "type": kind} | more)
 
 
 def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
     """Add what decides the order: the arguments of `Loader`, under their names."""
     group = parser.add_argument_group("the order, as your Loader has it")
-    group.add_argument("--batch-size", metavar="B", type=at_least_1, required=True, help="samples a batch, on one rank")
-    group.add_argument(
-        "--shuffle",
-        action=argparse.BooleanOptionalAction,
-        default=shuffle,
-        help=f"whether it shuffles (default: {'yes' if shuffle else 'no'})",
-    )
-    group.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the shuffle (default: 0)")
-    group.add_argument(
-        "--window", metavar="K", type=window, help='chunks that are mixed together, or "all" (default: about 512 MiB)'
-    )
-    group.add_argument("--lanes", metavar="N", type=at_least_1, default=1, help="lanes (default: 1)")
-    group.add_argument("--epoch", metavar="E", type=at_least_0, default=0, help="which epoch (default: 0, the first)")
-    group.add_argument("--world-size", metavar="W", type=at_least_1, default=1, help="number of ranks (default: 1)")
+    option(group, "--batch-size B", "samples a batch, on one rank", at_least_1, required=True)
+    told = f"whether it shuffles (default: {'yes' if shuffle else 'no'})"
+    group.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=shuffle, help=told)
+    option(group, "--seed N", "seed of the shuffle", int, 0)
+    option(group, "--window K", 'chunks that are mixed together, or "all" (default: about 512 MiB)', window)
+    option(group, "--lanes N", "lanes", at_least_1, 1)
+    option(group, "--epoch E", "which epoch, from 0 on", at_least_0, 0)
+    option(group, "--world-size W", "number of ranks", at_least_1, 1)
+
+
+def add_remainder(parser: argparse.ArgumentParser) -> None:
+    """Add --remainder."""
+    add_choice(parser, "--remainder", "as your Loader has it", "keep", "drop", "pad")
+
+
+def add_choice(parser: argparse.ArgumentParser, name: str, text: str, *choices: str) -> None:
+    """Add an option that is one of some words, the first unless told."""
+    parser.add_argument(name, choices=choices, default=choices[0], help=f"{text} (default: {choices[0]})")
 
 
 def at_least_0(text: str) -> int:
@@ -106,6 +152,18 @@ def folder(text: str) -> str:
 def window(text: str) -> int | Literal["all"]:
     """Return a number of chunks, or "all"."""
     return "all" if text == "all" else _integer(text, 1, 'a number of chunks, or "all"')
+
+
+def seconds(text: str) -> float:
+    """Return seconds above 0: "0.01", "10ms", "60s"."""
+    match = re.fullmatch(r"\s*([\d.eE+-]+)\s*(us|ms|s|)\s*", text)
+    try:
+        found = float(match[1]) * {"us": 1e-6, "ms": 1e-3}.get(match[2], 1.0) if match else 0.0
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0: write 0.01 or 10ms")
+    return found
 
 
 def _integer(text: str, least: int, what: str = "a whole number") -> int:

@@ -6,17 +6,15 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from stoker.cli.arguments import DAMAGED, OK, WRONG_USAGE, Commands, add_command, add_json
-from stoker.cli.paint import cells, make_console, print_json, print_line, table
+from stoker.cli.arguments import DAMAGED, FAILED, OK, Commands, Parser, add_command, option
+from stoker.paint import make_console, print_json, print_line, progress, table
 from stoker.words import age_text, bytes_text, count_text, some_of
 
 if TYPE_CHECKING:
@@ -44,40 +42,20 @@ stoker cache ls /nvme/stoker
 stoker cache verify /nvme/stoker --fix
 stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/""",
     )
-    parser.set_defaults(run=lambda *_: _no_command(parser))
-    inner = parser.add_subparsers(metavar="ls | verify | rm", title="commands")
-    _add_ls(inner)
-    _add_verify(inner)
-    _add_rm(inner)
-
-
-def _no_command(parser: argparse.ArgumentParser) -> int:
-    parser.print_help(sys.stderr)
-    return WRONG_USAGE
-
-
-def _add_ls(commands: Commands) -> None:
+    inner = parser.add_subparsers(metavar="ls | verify | rm", title="commands", required=True)
     parser = add_command(
-        commands,
+        inner,
         "ls",
+        run_ls,
         summary="the data sets in it: chunks, sizes, who uses them",
         text="Lists the data sets in a cache, the most recently opened first.",
         examples="stoker cache ls /nvme/stoker",
     )
     _add_folder(parser)
-    add_json(parser)
-    parser.set_defaults(run=run_ls)
-
-
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="the cache folder")
-    parser.add_argument("--shared", action="store_true", help="it is shared with other users on purpose")
-
-
-def _add_verify(commands: Commands) -> None:
     parser = add_command(
-        commands,
+        inner,
         "verify",
+        run_verify,
         summary="compare the checksums of every chunk",
         text="""
 Reads every chunk and compares its checksums. Exits with 3 if one is damaged.
@@ -88,15 +66,11 @@ stoker cache verify /nvme/stoker
 stoker cache verify /nvme/stoker --fix""",
     )
     _add_folder(parser)
-    parser.add_argument("--fix", action="store_true", help="remove what is damaged, so that it is built again")
-    add_json(parser)
-    parser.set_defaults(run=run_verify)
-
-
-def _add_rm(commands: Commands) -> None:
+    option(parser, "--fix", "remove what is damaged, so that it is built again")
     parser = add_command(
-        commands,
+        inner,
         "rm",
+        run_rm,
         summary="remove data sets from it",
         text="""
 Removes data sets with their chunks, named by their source or by the beginning
@@ -109,69 +83,58 @@ stoker cache rm /nvme/stoker --all""",
     )
     _add_folder(parser)
     parser.add_argument("names", metavar="NAME", nargs="*", help="source, or beginning of a fingerprint")
-    parser.add_argument("--all", action="store_true", help="everything")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    add_json(parser)
-    parser.set_defaults(run=run_rm)
+    option(parser, "--all", "everything")
+    option(parser, "--yes", "do not ask")
+
+
+def _add_folder(parser: Parser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="the cache folder")
+    option(parser, "--shared", "it is shared with other users on purpose")
 
 
 def run_ls(options: argparse.Namespace, console: Console) -> int:
     """List the data sets."""
     from stoker.cache import admin
 
-    with _existing_store(options.folder, is_shared=options.shared) as store:
+    with _existing_store(options) as store:
         entries, usage_bytes, path = admin.entries(store), admin.usage_bytes(store), store.path
+    named = [entry for entry in entries if entry.manifest is not None]
     if options.json:
-        print_json(
-            {
-                "cache": str(path),
-                "size_bytes": usage_bytes,
-                "datasets": [_as_json(entry) for entry in entries if entry.manifest is not None],
-                "unclaimed": next(
-                    (
-                        {"num_chunks": len(entry.chunks), "size_bytes": entry.size_bytes}
-                        for entry in entries
-                        if entry.manifest is None
-                    ),
-                    {"num_chunks": 0, "size_bytes": 0},
-                ),
-            }
-        )
-        return 0
-    num_datasets = sum(entry.manifest is not None for entry in entries)
-    print_line(console, f"{path}: {count_text(num_datasets, 'data set')}, {bytes_text(usage_bytes)}", "bold")
+        others = [entry for entry in entries if entry.manifest is None]
+        unclaimed = {
+            "num_chunks": sum(len(entry.chunks) for entry in others),
+            "size_bytes": sum(entry.size_bytes for entry in others),
+        }
+        found = {"size_bytes": usage_bytes, "datasets": list(map(_as_json, named)), "unclaimed": unclaimed}
+        print_json({"cache": str(path)} | found)
+        return OK
+    print_line(console, f"{path}: {count_text(len(named), 'data set')}, {bytes_text(usage_bytes)}", "bold")
     if entries:
         console.print()
         _print_entries(entries, console)
-    return 0
+    return OK
 
 
 def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
-    made = table(
-        "", "data set", "chunks", "size", "opened", "in use", numbers=("chunks", "size", "opened"), folds=("data set",)
-    )
-    now = time.time()
+    rows: list[Sequence[str | Text]] = []
     for entry in entries:
-        manifest = entry.manifest
-        size = bytes_text(entry.size_bytes)
+        manifest, num, size = entry.manifest, count_text(len(entry.chunks)), bytes_text(entry.size_bytes)
         if manifest is None:
-            made.add_row(*cells("", "chunks of no data set", count_text(len(entry.chunks)), size, "", ""))
+            rows.append(("", "chunks of no data set", num, size, "", ""))
             continue
-        num_missing = len(manifest.keys) - len(entry.chunks)
-        made.add_row(
-            *cells(
+        is_whole = len(manifest.keys) == len(entry.chunks)
+        rows.append(
+            (
                 Text(manifest.fingerprint[:_SHORT], style="cyan"),
                 _name(entry, with_details=console.is_terminal and console.width >= _WIDE),
-                Text(
-                    f"{count_text(len(entry.chunks))}/{count_text(len(manifest.keys))}",
-                    style="yellow" if num_missing else "",
-                ),
+                Text(f"{num}/{count_text(len(manifest.keys))}", style="" if is_whole else "yellow"),
                 size,
-                age_text(now - manifest.opened_ns / 1e9),
+                age_text(time.time() - manifest.opened_ns / 1e9),
                 Text("yes", style="green") if entry.is_in_use else "",
             )
         )
-    console.print(made)
+    numbers = ("chunks", "size", "opened")
+    console.print(table("", "data set", *numbers, "in use", rows=rows, numbers=numbers, folds=("data set",)))
 
 
 def _name(entry: DatasetEntry, *, with_details: bool) -> Text:
@@ -207,10 +170,19 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Check every chunk."""
     from stoker.cache import admin
 
-    with _existing_store(options.folder, is_shared=options.shared) as store:
-        chunks = {chunk.path: chunk.size_bytes for entry in admin.entries(store) for chunk in entry.chunks}
-        with _checking(sum(chunks.values())) as on_chunk:
-            report = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
+    done = 0
+    with _existing_store(options) as store, progress(make_console(stderr=True)) as show:
+        size_bytes = sum(
+            {chunk.path: chunk.size_bytes for one in admin.entries(store) for chunk in one.chunks}.values()
+        )
+
+        def on_chunk(chunk: ChunkFile) -> None:
+            nonlocal done
+            done += chunk.size_bytes
+            show(done, size_bytes, f"{bytes_text(done)} of {bytes_text(size_bytes)}")
+
+        report = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
+    code = DAMAGED if report.corrupt else OK
     if options.json:
         print_json(
             {
@@ -222,48 +194,20 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
                 "is_fixed": report.is_fixed,
             }
         )
-        return DAMAGED if report.corrupt else OK
+        return code
     for path, reason in report.corrupt:
         print_line(console, reason if str(path) in reason else f"{path}: {reason}", "red")
     for path in report.strays:
         print_line(console, f"{path} is no chunk", "yellow")
     checked = f"{count_text(report.num_chunks, 'chunk')}, {bytes_text(report.num_bytes)}"
-    if not report.corrupt and not report.strays:
+    found = [count_text(len(report.corrupt), "damaged chunk")] * bool(report.corrupt)
+    found += [count_text(len(report.strays), "unrecognized file")] * bool(report.strays)
+    if not found:
         print_line(console, f"{checked}: all sound", "green")
-        return OK
-    found = [count_text(len(report.corrupt), "damaged chunk")] if report.corrupt else []
-    found += [count_text(len(report.strays), "file that is none", plural="files that are none")] * bool(report.strays)
-    if report.is_fixed:
-        after = "removed; what is needed is built again"
-    else:
-        after = "left as it is; --fix removes it, and what is needed is built again"
-    print_line(console, f"{checked}: {' and '.join(found)}, {after}", "bold")
-    return DAMAGED if report.corrupt else OK
-
-
-@contextmanager
-def _checking(num_bytes: int) -> Iterator[Callable[[ChunkFile], object]]:
-    bar = Progress(
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[size]}"),
-        TimeRemainingColumn(),
-        console=make_console(stderr=True),
-        transient=True,
-        expand=True,
-    )
-    if not bar.console.is_terminal:
-        yield lambda _: None
-        return
-    with bar:
-        task = bar.add_task("", total=num_bytes, size="")
-        done = 0
-
-        def on_chunk(chunk: ChunkFile) -> None:
-            nonlocal done
-            done += chunk.size_bytes
-            bar.update(task, completed=done, size=f"{bytes_text(done)} of {bytes_text(num_bytes)}")
-
-        yield on_chunk
+        return code
+    after = "removed" if report.is_fixed else "left as it is; --fix removes it"
+    print_line(console, f"{checked}: {' and '.join(found)}, {after}; what is needed is built again", "bold")
+    return code
 
 
 def run_rm(options: argparse.Namespace, console: Console) -> int:
@@ -272,20 +216,19 @@ def run_rm(options: argparse.Namespace, console: Console) -> int:
 
     if bool(options.names) == options.all:
         raise ValueError("name the data sets to remove, or give --all; `stoker cache ls` shows what there is")
-    with _existing_store(options.folder, is_shared=options.shared) as store:
+    with _existing_store(options) as store:
         entries = admin.entries(store)
         chosen = entries if options.all else admin.choose(entries, options.names)
         if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
             print_line(console, "nothing was removed")
-            return 1
-        fingerprints = None if options.all else [e.manifest.fingerprint for e in chosen if e.manifest is not None]
-        freed = admin.remove(store, fingerprints)
-    names = [entry.manifest.fingerprint for entry in chosen if entry.manifest is not None]
+            return FAILED
+        names = [entry.manifest.fingerprint for entry in chosen if entry.manifest is not None]
+        freed = admin.remove(store, None if options.all else names)
     if options.json:
         print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})
     else:
         print_line(console, f"{count_text(len(names), 'data set')} removed, {bytes_text(freed)} freed", "green")
-    return 0
+    return OK
 
 
 def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
@@ -296,16 +239,15 @@ def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
     return messages.input(f"\nRemove {what} chunks? [y/N] ", markup=False).strip().lower() in ("y", "yes")
 
 
-def _existing_store(folder: str, *, is_shared: bool) -> Store:
+def _existing_store(options: argparse.Namespace) -> Store:
     """Return the store of a folder that is a cache already: looking must not make one."""
     from stoker.cache.folder import is_cache
     from stoker.cache.store import Store
     from stoker.errors import CacheError
 
-    path = Path(folder).expanduser()
+    path = Path(options.folder).expanduser()
     if not is_cache(path):
         what = "is not there" if not path.exists() else "is a file" if path.is_file() else "is a folder without a cache"
-        raise CacheError(
-            f"{path} {what}: name the folder that Loader(cache=...) or `stoker warm --cache` uses", path=path
-        )
-    return Store(path, is_shared=is_shared)
+        way_out = "name the folder that Loader(cache=...) or `stoker warm --cache` uses"
+        raise CacheError(f"{path} {what}: {way_out}", path=path)
+    return Store(path, is_shared=options.shared)

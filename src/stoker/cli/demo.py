@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.cli.arguments import FAILED, OK, Commands, add_command, add_json, at_least_1
-from stoker.cli.paint import make_console, print_json
+from stoker.cli.arguments import FAILED, OK, Commands, add_command, at_least_1, option
+from stoker.paint import make_console, print_json
 
-_PAGE = "stoker-demo.html"
 # Wide enough for its tables; what is padded to the width of a page reads in a log as well.
 _LOG_CELLS = 120
 
@@ -20,6 +19,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "demo",
+        run,
         summary="see on this machine what Stoker does, in under four minutes",
         text="""
 Writes a ranking data set, serves it as slowly as a remote store, and trains
@@ -30,13 +30,9 @@ accelerator and where the time went, and writes a page with the picture.""",
 stoker demo
 stoker demo --rows 500000 --html demo.html""",
     )
-    parser.add_argument("--rows", metavar="N", type=at_least_1, help="rows of the data set (default: about 2 million)")
-    parser.add_argument(
-        "--folder", metavar="DIR", help="where the data set is kept from run to run (default: ~/.cache/stoker/demo)"
-    )
-    parser.add_argument("--html", metavar="FILE", default=_PAGE, help=f"where the page goes (default: {_PAGE})")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    option(parser, "--rows N", "rows of the data set (default: about 2 million)", at_least_1)
+    option(parser, "--folder DIR", "where the data set is kept from run to run (default: ~/.cache/stoker/demo)")
+    option(parser, "--html FILE", "where the page goes", default="stoker-demo.html")
 
 
 def run(options: argparse.Namespace, _: Console) -> int:

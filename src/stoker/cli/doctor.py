@@ -7,18 +7,16 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
-from stoker.cli.arguments import OK, Commands, add_command, add_json, at_least_1, folder
-from stoker.cli.paint import make_console, print_json, print_line
+from stoker.cli.arguments import OK, Commands, add_command, at_least_1, folder, option, seconds
 from stoker.cli.target import add_target, dataset_of, load_named
+from stoker.paint import make_console, print_json, print_line, progress
 
 if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
@@ -37,6 +35,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "doctor",
+        run,
         summary="why the GPU waits, and what would help, each tried for a few seconds",
         text="""
 Runs your data path whole with the step behind it, and beside it what could be
@@ -52,44 +51,26 @@ stoker doctor train.py:dataset --step train.py:step --device cuda --verify
 stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 2.50
 stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     )
-    add_target(parser)
-    # A demo has a data set of its own.
-    target = next(action for action in parser._actions if action.dest == "target")
-    target.nargs = "?"
-    parser.add_argument("--demo", action="store_true", help="examine the demo's data behind its slow simulated link")
+    add_target(parser, nargs="?")  # a demo has a data set of its own
+    option(parser, "--demo", "examine the demo's data behind its slow simulated link")
     step = parser.add_argument_group("the step")
-    step.add_argument("--step-time", metavar="S", type=seconds_of, help="seconds a step, such as 0.01 or 10ms")
-    step.add_argument(
-        "--step", metavar="MODULE:FUNCTION", help="a function of a batch, such as train.py:step: it is measured"
-    )
-    step.add_argument("--batch-size", metavar="B", type=at_least_1, help="samples a step (default: 4096)")
-    step.add_argument(
-        "--device",
-        metavar="D",
-        help="give the step torch tensors on cpu, cuda, cuda:1, or numpy arrays (default: tensors if its module uses "
-        "torch)",
-    )
+    option(step, "--step-time S", "seconds a step, such as 0.01 or 10ms", seconds)
+    option(step, "--step MODULE:FUNCTION", "a function of a batch, such as train.py:step: it is measured")
+    option(step, "--batch-size B", "samples a step (default: 4096)", at_least_1)
+    kinds = "torch tensors on cpu, cuda, cuda:1, or numpy arrays"
+    option(step, "--device D", f"give the step {kinds} (default: tensors if its module uses torch)")
     loader = parser.add_argument_group("the loader, as training has it")
-    loader.add_argument(
-        "--cache", metavar="DIR", type=folder, help="the cache that training uses; the experiments do not touch it"
-    )
-    loader.add_argument("--threads", metavar="N", type=at_least_1, help="its threads (default: the cores)")
-    loader.add_argument("--processes", action="store_true", help="its transform runs in processes")
-    parser.add_argument(
-        "--ranks", metavar="FILE", nargs="+", help="compare the --json of several ranks, and name the one that is slow"
-    )
-    parser.add_argument(
-        "--budget", metavar="S", type=seconds_of, default=60.0, help="seconds for all of it (default: 60)"
-    )
-    parser.add_argument(
-        "--scratch", metavar="DIR", type=folder, help="where experiments write (default: beside the cache)"
-    )
-    parser.add_argument("--verify", action="store_true", help="run the best fix once more, and print promised and came")
-    parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what an hour of one GPU costs")
-    parser.add_argument("--gpus", metavar="N", type=at_least_1, default=1, help="GPUs that wait together (default: 1)")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write it all to one page with charts as well")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    option(loader, "--cache DIR", "the cache that training uses; the experiments do not touch it", folder)
+    option(loader, "--threads N", "its threads (default: the cores)", at_least_1)
+    option(loader, "--processes", "its transform runs in processes")
+    ranks = "compare the --json of several ranks, and name the one that is slow"
+    option(parser, "--ranks FILE", ranks, nargs="+")
+    option(parser, "--budget S", "seconds for all of it", seconds, 60.0)
+    option(parser, "--scratch DIR", "where experiments write (default: beside the cache)", folder)
+    option(parser, "--verify", "run the best fix once more, and print promised and came")
+    option(parser, "--gpu-hour PRICE", "what an hour of one GPU costs", float)
+    option(parser, "--gpus N", "GPUs that wait together", at_least_1, 1)
+    option(parser, "--html FILE", "write it all to one page with charts as well", Path)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -111,39 +92,36 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise ValueError("--step measures a step, --step-time says how long it takes: give one of the two")
     if options.html is not None:
         check_report(options.html)
-    with ExitStack() as stack:
-        step = _step(options)  # what is wrong with it is said before anything else is looked at
-        dataset = _demo(messages) if options.demo else dataset_of(options)
-        on_progress = stack.enter_context(_progress(messages))
+    step = _step(options)  # what is wrong with it is said before anything else is looked at
+    dataset = _demo(messages) if options.demo else dataset_of(options)
+    with progress(messages) as bar:
         settings = DoctorSettings(
             step=step,
             batch_size=options.batch_size or BATCH_SIZE,
             num_threads=options.threads or num_cores(),
             transform_in="processes" if options.processes else "threads",
-            cache=Path(options.cache).expanduser() if options.cache else None,
-            scratch=Path(options.scratch).expanduser() if options.scratch else None,
+            cache=Path(options.cache) if options.cache else None,
+            scratch=Path(options.scratch) if options.scratch else None,
             **_delivery(_device(options, step)),
             budget_s=options.budget,
             verify=int(options.verify),
             gpu_hour=options.gpu_hour,
             num_gpus=options.gpus,
-            on_progress=on_progress,
-            command=_command(),
+            on_progress=lambda what, share: bar(share, 1.0, what),
+            command="stoker " + shlex.join(sys.argv[1:]) if "doctor" in sys.argv else "stoker doctor",
         )
+        interrupted: str | None = None
         try:
             result: DoctorResult | None = examine(dataset, settings)
-        except ExaminationInterrupted as interrupted:
-            result, doing = interrupted.result, interrupted.doing
-            is_whole = False
-        else:
-            doing, is_whole = "", True
+        except ExaminationInterrupted as error:
+            result, interrupted = error.result, error.doing
     if result is not None and options.html is not None:
         write_report(result, options.html)
     if options.json:
-        print_json({"verdict": None, "interrupted": doing} if result is None else result.to_json())
+        print_json({"verdict": None, "interrupted": interrupted} if result is None else result.to_json())
     elif result is not None:
         print_result(result, make_console(pipe_width=_LOG_CELLS))
-    if not is_whole:
+    if interrupted is not None:
         raise KeyboardInterrupt
     return OK
 
@@ -164,22 +142,6 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
     else:
         print_line(console, found["sentence"], "bold")
     return OK
-
-
-def seconds_of(text: str) -> float:
-    """Return seconds: "0.01", "10ms", "60s"."""
-    number, factor = text.strip(), 1.0
-    for ending, value in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
-        if number.endswith(ending):
-            number, factor = number[: -len(ending)], value
-            break
-    try:
-        found = float(number) * factor
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 0.01 or 10ms") from None
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0")
-    return found
 
 
 def _step(options: argparse.Namespace) -> Step | None:
@@ -234,26 +196,3 @@ def _demo(messages: Console) -> Dataset:
     with messages.status("writing the demo's data, once …"):
         data = make_data(default_folder() / "doctor", num_rows=_DEMO_ROWS)
     return ranking_dataset(data.paths, storage=MeteredLink(data.folder))
-
-
-@contextmanager
-def _progress(messages: Console) -> Iterator[Callable[[str, float], object]]:
-    """Give what shows how far the examination is; where nobody watches, nothing."""
-    if not messages.is_terminal:
-        yield lambda _what, _share: None
-        return
-    bar = Progress(
-        TextColumn("  [dim]{task.description}"),
-        BarColumn(bar_width=24),
-        console=messages,
-        transient=True,
-        refresh_per_second=4,
-    )
-    with bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
-
-
-def _command() -> str:
-    """Return what was typed."""
-    return "stoker " + shlex.join(sys.argv[1:]) if "doctor" in sys.argv else "stoker doctor"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_0
-from stoker.cli.paint import print_json, print_line, table
-from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
+from stoker.cli.arguments import OK, Commands, add_command, add_order, add_remainder, at_least_0, folder, option
+from stoker.cli.target import add_target, add_units, counting, planned
 from stoker.errors import printable
+from stoker.paint import print_json, print_line, table
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "explain",
+        run,
         summary="file, row group and row of every sample of a step, or the step of a row",
         text="""
 Names file, row group and row of every sample of any step, on any rank, without
@@ -47,22 +48,14 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
     )
     add_target(parser, takes_mixture=True)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--step", metavar="N", type=at_least_0, help="the step, counted from 0 in its epoch")
-    which.add_argument(
-        "--find",
-        nargs=3,
-        metavar=("FILE", "ROW_GROUP", "ROW"),
-        help="a row, by the end of its file's path, row group and row, counted from 0",
-    )
+    option(which, "--step N", "the step, counted from 0 in its epoch", at_least_0)
+    row = "a row, by the end of its file's path, row group and row, counted from 0"
+    which.add_argument("--find", nargs=3, metavar=("FILE", "ROW_GROUP", "ROW"), help=row)
     add_order(parser, shuffle=False)
     add_units(parser)
-    parser.add_argument("--rank", metavar="R", type=at_least_0, default=0, help="the rank (default: 0)")
-    parser.add_argument(
-        "--remainder", choices=("keep", "drop", "pad"), default="keep", help="as your Loader has it (default: keep)"
-    )
-    add_cache(parser, "the cache of a loader that has run: needed with a transform and no --window")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    option(parser, "--rank R", "the rank", at_least_0, 0)
+    add_remainder(parser)
+    option(parser, "--cache DIR", "the cache of a loader that has run: needed with a transform and no --window", folder)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -71,33 +64,28 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.sampling import RankShare, Steps
 
     shard = RankShare(options.rank, options.world_size)
-    target, unit = target_of(options), unit_of(options)
-    with counting("reading footers …") as (_, show):
-        known, orders = planned(options, target, unit, show)
-    steps = Steps(
-        lane_sizes=orders.order.lane_sizes,
-        global_batch_size=options.batch_size * options.world_size,
-        remainder=options.remainder,
-    )
+    with counting() as (_, show):
+        known, orders = planned(options, show)
+    global_size = options.batch_size * options.world_size
+    steps = Steps(lane_sizes=orders.order.lane_sizes, global_batch_size=global_size, remainder=options.remainder)
     if options.find:
         return _find(options, known, orders, steps, console)
-    if not steps.num_steps:
-        raise ValueError("an epoch of this data set has no step of this size")
     if options.step >= steps.num_steps:
+        last = f", 0 to {steps.num_steps - 1}" if steps.num_steps else ""
         raise ValueError(
-            f"an epoch has {count_text(steps.num_steps, 'step')} of this size, 0 to {steps.num_steps - 1}; "
-            f"there is no step {options.step}"
+            f"there is no step {options.step}: an epoch has {count_text(steps.num_steps, 'step')} of this size{last}"
         )
     found = explain(orders, steps, options.step, epoch=options.epoch, shard=shard)
+    counted = "sample" if known.unit is None else "unit"
     if options.json:
         _print_json(found, known, steps)
     elif console.is_terminal:
-        _print_screen(found, known, steps, console, counted="sample" if unit is None else "unit")
+        _print_screen(found, known, steps, console, counted=counted)
     else:
-        heads, rows = _rows(found, known, counted="sample" if unit is None else "unit")
+        heads, rows = _rows(found, known, counted=counted)
         heads = ["row_group" if head == "row group" else head for head in heads]
         sys.stdout.writelines("\t".join(printable(cell, is_line=True) for cell in row) + "\n" for row in (heads, *rows))
-    return 0
+    return OK
 
 
 def _rows(
@@ -150,7 +138,6 @@ def _print_screen(found: Explanation, known: Known, steps: Steps, console: Conso
 
 
 def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
-
     def sample(unit: int, row: SourceRow) -> dict[str, Any]:
         row_groups = known.named[row.dataset or ""].catalogue.fragments[row.chunk].row_groups
         return {
@@ -189,19 +176,19 @@ def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Step
     if options.json:
         about = {"num_steps": steps.num_steps, "world_size": options.world_size}
         print_json({**uses[0]._asdict(), **about, "uses": [use._asdict() for use in used]})
-        return 0
+        return OK
     what = f"row {row} of row group {row_group} of {url}"
     what += "" if uses[0].dataset is None else f" (of {uses[0].dataset})"
     if not used:
         print_line(console, f"{what} is not used in epoch {options.epoch}: {_why_not(options, known, orders)}")
-        return 0
+        return OK
     told = [
         f"step {use.step:,} of {steps.num_steps:,}" + (f" on rank {use.rank}" if options.world_size > 1 else "")
         for use in used
     ]
     times = "" if len(told) == 1 else f" {len(told)} times"
     print_line(console, f"{what} is used{times} in epoch {options.epoch}, {', '.join(told)}")
-    return 0
+    return OK
 
 
 def _why_not(options: argparse.Namespace, known: Known, orders: Orders) -> str:

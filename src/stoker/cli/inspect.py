@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from dataclasses import asdict
 from itertools import groupby
@@ -12,21 +13,23 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import Commands, add_cache, add_command, add_json
-from stoker.cli.paint import make_console, print_facts, print_json, print_line, table
-from stoker.cli.savings import narrowing_json, print_narrowing, print_sharing, sharing_json
+from stoker.cli.arguments import FAILED, OK, Commands, add_command, folder, option
 from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
+from stoker.paint import print_facts, print_json, print_line, table
 from stoker.words import bytes_text, count_text, plain_number, some_of
 
 if TYPE_CHECKING:
     from stoker.columns import ColumnAnswer
     from stoker.dataset.mixture import Mixture
     from stoker.plan.inspection import DatasetInspection, Inspection, SourceOverview
+    from stoker.plan.savings import NarrowingFound, SharingFound
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
 # A narrower terminal shows what columns become rather than what they were.
 _WIDE = 76
+# Below it, sharing is not worth its tables.
+_MIN_FACTOR = 1.1
 
 
 def add_to(commands: Commands) -> None:
@@ -34,6 +37,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "inspect",
+        run,
         summary="what a data set is, and what each of its columns becomes",
         text="""
 Shows what lies at TARGET (files, row groups, rows) and what a loader would
@@ -50,56 +54,45 @@ stoker inspect data/ --compact
 stoker inspect train.py:dataset --cache /nvme/stoker""",
     )
     add_target(parser, takes_mixture=True)
-    add_cache(parser, "a cache folder: says how much of the data set it holds")
-    looks = {
-        "--deduplicate": "read some rows: says which fields could be shared, and what that saves",
-        "--compact": "read some rows: says which fields could be kept narrower, and what it costs",
-    }
-    for option, text in looks.items():
-        parser.add_argument(option, action="store_true", help=text)
+    option(parser, "--cache DIR", "a cache folder: says how much of the data set it holds", folder)
+    option(parser, "--deduplicate", "read some rows: says which fields could be shared, and what that saves")
+    option(parser, "--compact", "read some rows: says which fields could be kept narrower, and what it costs")
     add_units(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Inspect and print."""
     from stoker.plan.inspection import inspect
+    from stoker.plan.savings import find_narrowing, find_sharing
 
-    target, unit = target_of(options), unit_of(options)
-    cache = Path(options.cache).expanduser() if options.cache else None
+    target, cache = target_of(options), Path(options.cache) if options.cache else None
     asked_for = "--deduplicate" if options.deduplicate else "--compact" if options.compact else ""
     if asked_for and (names := getattr(target, "names", ())):
         raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(names)} in the module")
-    with counting("reading footers …") as (_, show):
-        looked_at = inspect(target, cache=cache, unit=unit, on_count=show)
-    if looked_at.mixture is not None:
-        if options.json:
-            print_json(_mixture_json(looked_at, looked_at.mixture))
-        else:
-            _print_mixture(looked_at, looked_at.mixture, console)
-        return 1 if looked_at.problems else 0
-    (found,) = looked_at.parts.values()
-    sharing = narrowing = None
-    if not found.problems and (options.deduplicate or options.compact):
-        from stoker.plan.savings import find_narrowing, find_sharing
-
-        with make_console(stderr=True).status("reading some rows …"):
-            sharing = find_sharing(found.catalogue) if options.deduplicate else None
-            narrowing = find_narrowing(found.catalogue) if options.compact else None
+    with counting() as (status, show):
+        looked_at = inspect(target, cache=cache, unit=unit_of(options), on_count=show)
+        first = next(iter(looked_at.parts.values()))
+        status.update("reading some rows …")
+        sharing = find_sharing(first.catalogue) if options.deduplicate and not first.problems else None
+        narrowing = find_narrowing(first.catalogue) if options.compact and not first.problems else None
+    mixture = looked_at.mixture
     if options.json:
-        shared = {} if sharing is None else {"sharing": sharing_json(sharing)}
-        narrow = {} if narrowing is None else {"narrowing": narrowing_json(narrowing)}
-        print_json(_inspection_json(found) | shared | narrow)
-        return 1 if found.problems else 0
-    _print_inspection(found, console)
-    if sharing is not None:
-        console.print()
-        print_sharing(sharing, console, num_samples=found.num_samples)
-    if narrowing is not None:
-        console.print()
-        print_narrowing(narrowing, console, num_samples=found.num_samples)
-    return 1 if found.problems else 0
+        shared = {} if sharing is None else {"sharing": _sharing_json(sharing)}
+        narrow = {} if narrowing is None else {"narrowing": _narrowing_json(narrowing)}
+        told = _inspection_json(first) if mixture is None else _mixture_json(looked_at, mixture)
+        print_json(told | shared | narrow)
+    elif mixture is not None:
+        _print_mixture(looked_at, mixture, console)
+    else:
+        _print_inspection(first, console)
+        if sharing is not None:
+            console.print()
+            _print_sharing(sharing, console, num_samples=first.num_samples)
+        if narrowing is not None:
+            console.print()
+            _print_narrowing(narrowing, console, num_samples=first.num_samples)
+    problems = first.problems if mixture is None else looked_at.problems
+    return FAILED if problems else OK
 
 
 def _print_inspection(found: DatasetInspection, console: Console, *, is_part: bool = False) -> None:
@@ -111,16 +104,14 @@ def _print_inspection(found: DatasetInspection, console: Console, *, is_part: bo
         why = "are not deleted" if catalogue.dataset.filter is None else "pass the filter"
         rows += f", {count_text(found.num_samples)} {why}"
     chunk_bytes = bytes_text(catalogue.dataset.chunk_bytes)
-    print_facts(
-        console,
-        [
-            ("files", f"{count_text(source.num_files)}, {bytes_text(source.size_bytes)}"),
-            ("rows", rows),
-            ("row groups", f"{count_text(source.num_row_groups)}{_group_text(source)}"),
-            ("chunks", f"{count_text(len(catalogue))}, each of up to about {chunk_bytes} decoded"),
-            ("an epoch", "" if found.units is None else str(found.units)),
-        ],
-    )
+    facts = {
+        "files": f"{count_text(source.num_files)}, {bytes_text(source.size_bytes)}",
+        "rows": rows,
+        "row groups": f"{count_text(source.num_row_groups)}{_group_text(source)}",
+        "chunks": f"{count_text(len(catalogue))}, each of up to about {chunk_bytes} decoded",
+        "an epoch": "" if found.units is None else str(found.units),
+    }
+    print_facts(console, facts.items())
     console.print()
     if found.columns:
         _print_columns(found, console)
@@ -144,14 +135,10 @@ def _group_text(source: SourceOverview) -> str:
     if not source.num_row_groups:
         return ""
     rows, sizes = source.rows_a_group, source.bytes_a_group
-    if source.num_row_groups == 1:
-        return f", {count_text(rows.median, 'row')}, {bytes_text(sizes.median)} before compression"
     if rows.minimum == rows.maximum:
-        return f" of {count_text(rows.median)} rows, {bytes_text(sizes.median)} before compression"
-    return (
-        f", {count_text(rows.minimum)} to {count_text(rows.maximum)} rows (median {count_text(rows.median)}), "
-        f"{bytes_text(sizes.minimum)} to {bytes_text(sizes.maximum)} before compression"
-    )
+        return f" of {count_text(rows.median, 'row')}, {bytes_text(sizes.median)} before compression"
+    num = f"{count_text(rows.minimum)} to {count_text(rows.maximum)} rows (median {count_text(rows.median)})"
+    return f", {num}, {bytes_text(sizes.minimum)} to {bytes_text(sizes.maximum)} before compression"
 
 
 def _print_columns(found: DatasetInspection, console: Console) -> None:
@@ -203,20 +190,11 @@ def _becomes(answer: ColumnAnswer, num: int) -> Text:
 
 def _print_transform(found: DatasetInspection, console: Console) -> None:
     if found.spec is None:
-        print_line(
-            console,
-            "What the transform makes of them is known once a chunk is built: name a cache that a loader or "
-            "`stoker warm` has used.",
-        )
+        way_out = "name a cache that a loader or `stoker warm` has used"
+        print_line(console, f"What the transform makes of them is known once a chunk is built: {way_out}.")
         return
-    rows = [
-        (
-            entry.name,
-            Text(str(entry).removeprefix(f"{entry.name}: "), style="green"),
-            "" if entry.is_ragged else f"{entry.value_bytes:,}",
-        )
-        for entry in found.spec
-    ]
+    kinds = {entry: Text(str(entry).removeprefix(f"{entry.name}: "), style="green") for entry in found.spec}
+    rows = [(one.name, kind, "" if one.is_ragged else f"{one.value_bytes:,}") for one, kind in kinds.items()]
     console.print(table("field", "after the transform", "bytes", rows=rows, numbers=("bytes",)))
     console.print()
 
@@ -308,3 +286,92 @@ def _mixture_json(found: Inspection, mixture: Mixture) -> dict[str, object]:
         "problems": list(found.problems),
         "datasets": {name: _inspection_json(part) for name, part in found.parts.items()},
     }
+
+
+def _print_sharing(found: SharingFound, console: Console, *, num_samples: int) -> None:
+    """Print what was found, and the argument that asks for it."""
+    from stoker.plan.savings import BATCH_SIZE
+
+    seen = f"in {count_text(found.num_rows, 'row')} that were read"
+    if not found.keys:
+        print_line(console, f"Sharing would not pay: neighbouring rows repeat too little, {seen}.")
+        return
+    print_line(console, f"Neighbouring rows share fields, {seen}:", "bold")
+    rows = [
+        (
+            one.key,
+            f"{one.run_rows:.1f}",
+            f"{one.row_bytes / found.row_bytes:.0%}",
+            Text(", ".join(one.patterns) or "none but the key", style="green"),
+        )
+        for one in found.keys
+    ]
+    heads = ("key", "rows a run", "of a row", "fields that do not change within a run")
+    console.print(table(*heads, rows=rows, numbers=heads[1:3], folds=heads[3:]))
+    console.print()
+    kept, shuffled = found.row_bytes / found.kept_bytes, found.row_bytes / found.shuffled_bytes
+    few = "" if shuffled >= _MIN_FACTOR else ": does not pay, too few rows of a run meet"
+    carry = f"{kept:.1f} times less to carry with Loader(group_by={found.keys[0].key!r})"
+    facts = [
+        ("on SSD", f"{kept:.1f} times less, {_become(found.row_bytes, found.kept_bytes, num_samples)}"),
+        (f"a batch of {BATCH_SIZE:,}", carry),
+        ("", f"{shuffled:.2f} times less in random order over {count_text(found.window_rows, 'row')}{few}"),
+        ("ask for it with", f"Dataset(..., deduplicate={json.dumps(_deduplicate(found))})"),
+    ]
+    print_facts(console, facts)
+
+
+def _sharing_json(found: SharingFound) -> dict[str, object]:
+    """Return what was found as JSON can write it."""
+    more = {"kept_bytes": found.kept_bytes, "shuffled_bytes": found.shuffled_bytes}
+    return asdict(found) | more | {"deduplicate": _deduplicate(found)}
+
+
+def _deduplicate(found: SharingFound) -> dict[str, list[str]]:
+    """Return the argument of `Dataset` that asks for what was found."""
+    return {one.key: list(one.patterns or (one.key,)) for one in found.keys}
+
+
+def _print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int) -> None:
+    """Print what was found, and an argument that asks for it."""
+    seen = f"in {count_text(found.num_rows, 'row')} that were read"
+    if not found.fields:
+        print_line(console, f"No field could be kept much narrower, {seen}.")
+        return
+    print_line(console, f"Fields could be kept narrower, {seen}:", "bold")
+    rows = [
+        (
+            one.field,
+            Text(f'"{one.storage_dtype}"', style="yellow" if one.error else "green"),
+            f"{one.row_bytes:,.0f}",
+            f"{one.kept_bytes:,.0f}",
+            f"within {one.error:.1g}" if one.error else "the same",
+        )
+        for one in found.fields
+    ]
+    heads = ("field", "storage_dtype", "bytes a row", "then", "what comes back")
+    console.print(table(*heads, rows=rows, numbers=heads[2:4], folds=heads[:1]))
+    console.print()
+    whole, exact, rounded = found.row_bytes, found.kept_bytes, found.rounded_bytes
+    less = f"{whole / exact:.2f} times less, {_become(whole, exact, num_samples)} with what comes back the same"
+    all_less = f"{whole / rounded:.2f} times less, {_become(whole, rounded, num_samples)} with all of them"
+    first = found.fields[0]
+    facts = [
+        ("on SSD", less),
+        ("", all_less if rounded < exact else ""),
+        ("on a device", "widened there, behind the copy of so many bytes less: give all of them that you can"),
+        ("on the host", "widening takes time of its own, most for bits and bfloat16"),
+        ("ask for it with", f'fields={{"{first.field}": Field(..., storage_dtype="{first.storage_dtype}"), ...}}'),
+    ]
+    print_facts(console, facts)
+    fits = "A value that does not fit is an error when its chunk is built, which names it"
+    print_line(console, f"{fits}; integers have twice the room that these rows take.", "dim")
+
+
+def _narrowing_json(found: NarrowingFound) -> dict[str, object]:
+    """Return what was found as JSON can write it."""
+    return asdict(found) | {"kept_bytes": found.kept_bytes, "rounded_bytes": found.rounded_bytes}
+
+
+def _become(before: float, after: float, num_samples: int) -> str:
+    return f"{bytes_text(int(before * num_samples))} become {bytes_text(int(after * num_samples))}"

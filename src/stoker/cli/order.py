@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from stoker.cli.arguments import Commands, add_cache, add_command, add_json, add_order, at_least_1
-from stoker.cli.paint import print_facts, print_json, print_line, table
-from stoker.cli.target import add_target, add_units, counting, planned, target_of, unit_of
+from stoker.cli.arguments import OK, Commands, add_command, add_order, at_least_1, folder, option
+from stoker.cli.target import add_target, add_units, counting, planned
+from stoker.paint import print_facts, print_json, print_line, table
 from stoker.words import count_text, plain_number
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         inner,
         "quality",
+        run_quality,
         summary="is the window large enough? compares batches with those of a random permutation",
         text="""
 Reads one column (a label, a day, a country), and compares how much it varies
@@ -46,57 +47,47 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
     --world-size 8 --cache /nvme/stoker""",
     )
     add_target(parser, takes_mixture=True)
-    parser.add_argument("--column", metavar="NAME", required=True, help="the column to measure by; a source column")
+    option(parser, "--column NAME", "the column to measure by; a source column", required=True)
     add_order(parser, shuffle=True)
     add_units(parser)
-    parser.add_argument(
-        "--batches", metavar="N", type=at_least_1, default=256, help="how many batches to look at (default: 256)"
-    )
-    add_cache(parser, "the cache of a loader that has run: needed with a transform and no --window")
-    add_json(parser)
-    parser.set_defaults(run=run_quality)
+    option(parser, "--batches N", "how many batches to look at", at_least_1, 256)
+    option(parser, "--cache DIR", "the cache of a loader that has run: needed with a transform and no --window", folder)
 
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
     """Measure and print."""
     from stoker.plan.labels import label_quality, read_labels
 
-    target, unit = target_of(options), unit_of(options)
-    with counting("reading footers …") as (status, show):
-        known, orders = planned(options, target, unit, show)
+    with counting() as (status, show):
+        known, orders = planned(options, show)
         order = orders.order
         status.update(f"reading column {options.column} …")
         catalogues = {name: one.catalogue for name, one in known.named.items()}
         labels = read_labels(catalogues, options.column)
         status.update("measuring …")
-        batch_size = options.batch_size * options.world_size
-        found = label_quality(
-            known, orders, labels, batch_size=batch_size, epoch=options.epoch, num_batches=options.batches
-        )
+        size = options.batch_size * options.world_size
+        found = label_quality(known, orders, labels, batch_size=size, epoch=options.epoch, num_batches=options.batches)
         num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
+    unit = known.unit
     if options.json:
         units = "rows" if unit is None else unit.told()
-        print_json(
-            _as_json(found)
-            | {"column": options.column, "num_classes": num_classes, "units": units, "num_samples": order.num_samples}
-        )
-        return 0
+        about = {"column": options.column, "num_classes": num_classes, "units": units, "num_samples": order.num_samples}
+        print_json(_as_json(found) | about)
+        return OK
     kinds = "values" if labels[0].are_values else "ranges of values"
     print_line(console, found.sentence, "bold")
     console.print()
-    print_facts(
-        console,
-        [
-            ("order of", "" if unit is None else f"{count_text(order.num_samples)} {_told(unit)}"),
-            ("measured by", f"{options.column}, {count_text(num_classes)} {kinds}"),
-            ("looked at", f"{count_text(found.num_batches)} batches of {count_text(batch_size)}"),
-            ("chi-square", f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)"),
-            ("lag correlation", _farthest(found)),
-            ("chunks a batch", _mean(found.num_chunks)),
-            ("files a batch", "" if found.num_files is None else _mean(found.num_files)),
-            ("window", _window(found.chunks_per_window, found.chunks_per_lane)),
-        ],
-    )
+    facts = {
+        "order of": "" if unit is None else f"{count_text(order.num_samples)} {_told(unit)}",
+        "measured by": f"{options.column}, {count_text(num_classes)} {kinds}",
+        "looked at": f"{count_text(found.num_batches)} batches of {count_text(size)}",
+        "chi-square": f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)",
+        "lag correlation": _farthest(found),
+        "chunks a batch": _mean(found.num_chunks),
+        "files a batch": "" if found.num_files is None else _mean(found.num_files),
+        "window": _window(found.chunks_per_window, found.chunks_per_lane),
+    }
+    print_facts(console, facts.items())
     if len(found.shares) > 1:
         rows = [
             (
@@ -109,7 +100,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         numbers = ("of the mixture", "of a batch", "at least", "at most", "window")
         console.print()
         console.print(table("data set", *numbers, rows=rows, numbers=numbers, folds=("data set",)))
-    return 0
+    return OK
 
 
 def _as_json(found: Quality) -> dict[str, object]:

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stoker.cli.paint import make_console
+from stoker.cli.arguments import option
 from stoker.errors import StokerError
+from stoker.paint import make_console
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -39,21 +40,15 @@ _LINE_S = 5.0
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
 
 
-def add_target(parser: argparse.ArgumentParser, *, takes_mixture: bool = False) -> None:
+def add_target(parser: argparse.ArgumentParser, *, takes_mixture: bool = False, nargs: str | None = None) -> None:
     """Add the arguments that say which data set is meant."""
     named = "a Dataset or Mixture" if takes_mixture else "a Dataset"
-    parser.add_argument(
-        "target", metavar="TARGET", help=f"Parquet file, folder, glob or URL; or {named} in code: train.py:dataset"
-    )
-    parser.add_argument(
-        "--columns",
-        metavar="A,B,...",
-        help='only these columns, nested ones with dots; a name with a comma in quotes: A,"B,C"',
-    )
-    parser.add_argument("--chunk-size", metavar="SIZE", help="bytes that one chunk aims at (default: 32MiB)")
-    parser.add_argument(
-        "--refresh", action="store_true", help="list a remote source anew instead of trusting what the cache kept"
-    )
+    told = f"Parquet file, folder, glob or URL; or {named} in code: train.py:dataset"
+    parser.add_argument("target", metavar="TARGET", nargs=nargs, help=told)
+    quoted = 'nested ones with dots; a name with a comma in quotes: A,"B,C"'
+    option(parser, "--columns A,B,...", f"only these columns, {quoted}")
+    option(parser, "--chunk-size SIZE", "bytes that one chunk aims at (default: 32MiB)")
+    option(parser, "--refresh", "list a remote source anew instead of trusting what the cache kept")
 
 
 def dataset_of(options: argparse.Namespace) -> Dataset:
@@ -84,32 +79,30 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
 
-    if options.target.endswith(".py") and Path(options.target).is_file():
-        raise ValueError(f"{options.target} is Python: name the Dataset in it, such as {options.target}:dataset")
-    match = _NAMED.fullmatch(options.target)
-    if match is None or Path(options.target).exists():
-        given: dict[str, Any] = {}
+    text = options.target
+    if text.endswith(".py") and Path(text).is_file():
+        raise ValueError(f"{text} is Python: name the Dataset in it, such as {text}:dataset")
+    match = _NAMED.fullmatch(text)
+    if match is None or Path(text).exists():
+        given: dict[str, Any] = {"chunk_size": options.chunk_size} if options.chunk_size else {}
         if options.columns:
             # As in a CSV file: a name with a comma or with blanks around it stands in quotes.
             try:
                 given["columns"] = next(csv.reader([options.columns], skipinitialspace=True))
             except csv.Error as error:
                 raise ValueError(f"--columns {options.columns!r}: {error}; such names stand in quotes") from None
-        if options.chunk_size:
-            given["chunk_size"] = options.chunk_size
-        return Dataset(options.target, refresh=options.refresh, **given)
+        return Dataset(text, refresh=options.refresh, **given)
     if options.columns or options.chunk_size:
         raise ValueError(
-            f"{options.target} says itself which columns and chunk size it has; leave --columns and --chunk-size out"
+            f"{text} says itself which columns and chunk size it has; leave --columns and --chunk-size out"
         )
     module = _load(match["module"], what="the data set")
     found = getattr(module, match["name"], None)
     if not isinstance(found, Dataset | Mixture):
         names = sorted(name for name, value in vars(module).items() if isinstance(value, Dataset | Mixture))
         has = f"it has {', '.join(names)}" if names else "it has none at the top level"
-        raise ValueError(
-            f"{match['module']} has no stoker.Dataset or stoker.Mixture with the name {match['name']!r}; {has}"
-        )
+        named = f"no stoker.Dataset or stoker.Mixture with the name {match['name']!r}"
+        raise ValueError(f"{match['module']} has {named}; {has}")
     for dataset in [found] if isinstance(found, Dataset) else found.datasets.values():
         dataset.refresh = dataset.refresh or options.refresh
     return found
@@ -133,35 +126,31 @@ def load_named(text: str, *, what: str) -> object:
 
 
 def _load(name: str, *, what: str) -> ModuleType:
-    if name.endswith(".py"):
-        return _load_file(Path(name), what=what)
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise ValueError(
-            f"there is no module {name!r} to take {what} from ({error}); a script is named with its ending: "
-            f"train.py:name"
-        ) from None
-    with _importing(name):
-        return importlib.import_module(name)
-
-
-def _load_file(path: Path, *, what: str) -> ModuleType:
+    """Import a module of the user's, by its name or its file."""
+    if not name.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        except (ModuleNotFoundError, ValueError) as error:
+            named = "a script is named with its ending: train.py:name"
+            raise ValueError(f"there is no module {name!r} to take {what} from ({error}); {named}") from None
+        with _importing(name):
+            return importlib.import_module(name)
+    path = Path(name)
     if not path.is_file():
         raise ValueError(f"there is no file {path} to take {what} from")
     loaded = sys.modules.get(path.stem)
     if loaded is not None and path.resolve() == Path(getattr(loaded, "__file__", None) or "").resolve():
         return loaded
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"cannot import {path}")
+    assert spec is not None  # of every file that ends in .py
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # A transform is known by its module's name, in the cache and in build processes.
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
-    with _importing(str(path)):
+    with _importing(name):
         spec.loader.exec_module(module)
     return module
 
@@ -176,18 +165,17 @@ def _importing(name: str) -> Iterator[None]:
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         what = "left" if isinstance(error, SystemExit) else f"failed: {type(error).__name__}: {error}"
-        raise StokerError(
-            f"importing {name} {what} ({last.filename}, line {last.lineno}); what trains belongs behind "
-            f'if __name__ == "__main__":'
-        ) from error
+        where = f"{last.filename}, line {last.lineno}"
+        way_out = 'what trains belongs behind if __name__ == "__main__":'
+        raise StokerError(f"importing {name} {what} ({where}); {way_out}") from error
 
 
 def add_units(parser: argparse.ArgumentParser) -> None:
     """Add --group-by, --weights and --sequence, of which one may be given."""
     group = parser.add_argument_group("what the order counts, as your Loader has it (default: rows)")
-    group.add_argument("--group-by", metavar="A,B,...", help="columns whose runs of equal values stay together")
-    group.add_argument("--weights", metavar="NAME", help="column by which samples are drawn")
-    group.add_argument("--sequence", metavar="NAME", help="a stoker.NGram or stoker.Pack in code: train.py:pack")
+    option(group, "--group-by A,B,...", "columns whose runs of equal values stay together")
+    option(group, "--weights NAME", "column by which samples are drawn")
+    option(group, "--sequence NAME", "a stoker.NGram or stoker.Pack in code: train.py:pack")
 
 
 def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
@@ -206,7 +194,7 @@ def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
 
 
 @contextmanager
-def counting(text: str) -> Iterator[tuple[Status, Show]]:
+def counting(text: str = "reading footers …") -> Iterator[tuple[Status, Show]]:
     """Show on stderr what is under way, and give what changes the text and what is told of counting."""
     messages = make_console(stderr=True)
     said_s = time.monotonic()
@@ -225,14 +213,11 @@ def counting(text: str) -> Iterator[tuple[Status, Show]]:
         yield status, show
 
 
-def planned(
-    options: argparse.Namespace, target: Dataset | Mixture, unit: SamplingUnit | None, show: Show
-) -> tuple[Known, Orders]:
+def planned(options: argparse.Namespace, show: Show) -> tuple[Known, Orders]:
     """Return what a loader with these arguments would go through, and its orders, from footers and counts alone."""
     from stoker.plan.known import open_known, plan_orders
 
-    cache = Path(options.cache).expanduser() if options.cache else None
-    known = open_known(target, cache=cache, unit=unit, on_count=show)
-    return known, plan_orders(
-        known, shuffle=options.shuffle, seed=options.seed, window=options.window, lanes=options.lanes
-    )
+    cache = Path(options.cache) if options.cache else None
+    known = open_known(target_of(options), cache=cache, unit=unit_of(options), on_count=show)
+    order = {name: getattr(options, name) for name in ("shuffle", "seed", "window", "lanes")}
+    return known, plan_orders(known, **order)

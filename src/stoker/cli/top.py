@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stoker.cli.arguments import OK, Commands, add_command, add_json
-from stoker.cli.paint import cells, print_json, table
-from stoker.words import bar_text, bytes_text, count_text, duration_text
+from stoker.cli.arguments import OK, Commands, add_command, option, seconds
+from stoker.paint import cells, print_json, table
+from stoker.words import bar_text, bytes_text, count_text, duration_text, time_text
 
 # Older figures are said to be so: the file is written once a second as long as anything happens.
 _FRESH_S = 3.0
@@ -54,6 +54,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "top",
+        run,
         summary="watch the loaders that run on this host: stall, stages, cache, time left",
         text="""
 Shows every loader of this user on this host: how much of the time its
@@ -68,10 +69,8 @@ stoker top
 stoker top --once
 stoker top --json | jq '.loaders[].recent.stall_share'""",
     )
-    parser.add_argument("--once", action="store_true", help="print once and exit; so it does in a pipe")
-    parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds between two looks (1)")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    option(parser, "--once", "print once and exit; so it does in a pipe")
+    option(parser, "--interval S", "seconds between two looks", seconds, 1.0)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -84,7 +83,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.json:
         print_json({"time": time.time(), "loaders": running()})
     elif console.is_terminal and not options.once:
-        _watch(console, lambda: look(console.height), interval_s=options.interval)
+        _watch(console, lambda: look(console.height), interval_s=max(0.1, options.interval))
     else:
         if not console.is_terminal:
             console.width = min(console.width, _FILE_WIDTH)
@@ -100,16 +99,6 @@ def _watch(console: Console, look: Callable[[], RenderableType], *, interval_s: 
                 live.update(look(), refresh=True)
     except KeyboardInterrupt:
         pass  # that is how one leaves
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} s is not between 0.1 and 3600")
-    return seconds
 
 
 def screen(loaders: Sequence[Mapping[str, Any]], *, width: int, height: int | None, time_s: float) -> RenderableType:
@@ -148,7 +137,7 @@ def _block(loader: Mapping[str, Any], width: int) -> RenderableType:
     rows.add_column(no_wrap=True)
     style, ready = _style(recent["stall_share"]), count_text(recent["num_ready"], "batch", plural="batches")
     stepping = Text.assemble(
-        (_bar(recent["busy_share"], bar_width), style),
+        (bar_text(recent["busy_share"], bar_width, rest="░"), style),
         (f" {recent['busy_share']:6.1%} busy", f"bold {style}"),
         (f"  {recent['stall_share']:.1%} stall", style),
     )
@@ -156,7 +145,7 @@ def _block(loader: Mapping[str, Any], width: int) -> RenderableType:
     rate = f"{count_text(recent['samples_per_s'])} samples/s · {_number(recent['steps_per_s'])} steps/s"
     rows.add_row("rate", f"{rate} · {ready} ready")
     share, left = _progress(loader)
-    epoch = Text.assemble((_bar(share, bar_width), "cyan"), f" {share:6.1%} of epoch {total['epoch']}")
+    epoch = Text.assemble((bar_text(share, bar_width, rest="░"), "cyan"), f" {share:6.1%} of epoch {total['epoch']}")
     rows.add_row("epoch", epoch.append(f"  {left} left" if left else "", style="dim"))
     counts = {"built": total["num_built"], "evicted": total["num_evicted"], "mended": total["num_mended"]}
     told = [f"{count_text(num)} {what}" for what, num in counts.items() if num or what == "built"]
@@ -214,10 +203,10 @@ def _stage_table(recent: Mapping[str, Any], width: int) -> Table:
         (
             _STAGES[name],
             f"{stage['busy_s'] / elapsed_s:.2f}",
-            Text(_bar(stage["busy_s"] / elapsed_s / most, bar_width), style="magenta"),
+            Text(bar_text(stage["busy_s"] / elapsed_s / most, bar_width, rest="░"), style="magenta"),
             _number(stage["num_calls"] / elapsed_s),
             bytes_text(stage["num_bytes"] / elapsed_s) if stage["num_bytes"] else "",
-            _brief(stage["busy_s"] / stage["num_calls"]),
+            time_text(stage["busy_s"] / stage["num_calls"]),
         )
         for name, stage in stages.items()
     ]
@@ -239,7 +228,10 @@ def _overview(loaders: Sequence[Mapping[str, Any]], width: int) -> Table:
             str(loader["pid"]),
             str(loader["rank"]),
             _short(loader["dataset"], name_width),
-            Text(_bar(recent["busy_share"], 10) if recent["num_steps"] else "no step".ljust(10), style=style),
+            Text(
+                bar_text(recent["busy_share"], 10, rest="░") if recent["num_steps"] else "no step".ljust(10),
+                style=style,
+            ),
             Text(f"{recent['stall_share']:.1%}", style=style),
             count_text(recent["samples_per_s"]),
             f"{total['epoch']} {share:4.0%}",
@@ -250,22 +242,12 @@ def _overview(loaders: Sequence[Mapping[str, Any]], width: int) -> Table:
     return made
 
 
-def _bar(share: float, width: int) -> str:
-    return bar_text(share, width).ljust(width, "░")
-
-
 def _style(stall_share: float) -> str:
     return "green" if stall_share < 0.05 else "yellow" if stall_share < 0.25 else "red"
 
 
 def _number(num: float) -> str:
     return f"{num:,.0f}" if num >= 100 else f"{num:.1f}" if num >= 1 or num == 0 else f"{num:.2f}"
-
-
-def _brief(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _short(name: str, width: int) -> str:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import Commands, add_command, add_json
-from stoker.cli.paint import cells, make_console, print_facts, print_json, print_line, table
-from stoker.words import bar_text, bytes_text, count_text
+from stoker.cli.arguments import OK, Commands, add_command
+from stoker.paint import cells, make_console, print_facts, print_json, print_line, table
+from stoker.words import bar_text, bytes_text, count_text, some_of
 
 if TYPE_CHECKING:
     from stoker.doctor.traces import EventNames, ProfilerTrace, TraceResult
-    from stoker.doctor.traces.times import RankTimes
 
+_KINDS = ("data", "not_data", "collate", "synchronise", "communication")
 _ENDINGS = (".json", ".json.gz")
 _BAR_CELLS = 32
 _SHORT_BAR_CELLS = 20
@@ -44,6 +44,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "trace",
+        run,
         summary="where the GPUs of a profiled run idle, and why",
         text="""
 Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
@@ -57,15 +58,9 @@ stoker trace logs/ --json
 stoker trace logs/ --name data=my_feed --name communication=my_allreduce""",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
-    parser.add_argument(
-        "--name",
-        metavar="WHAT=REGEX",
-        action="append",
-        default=[],
-        help="what a name means: data, not_data, collate, synchronise or communication; may be given again",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+    told = f"what a name means: {kinds}; may be given again"
+    parser.add_argument("--name", metavar="WHAT=REGEX", action="append", default=[], help=told)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -77,13 +72,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         print_json(as_json(result))
     else:
         _print(result, console)
-    return 0
+    return OK
 
 
 def _names(given: list[str]) -> EventNames:
     from stoker.doctor.traces import NAMES
 
-    more: dict[str, list[str]] = {"data": [], "not_data": [], "collate": [], "synchronise": [], "communication": []}
+    more: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for text in given:
         what, is_so, pattern = text.partition("=")
         if what not in more or not is_so or not pattern:
@@ -158,23 +153,18 @@ def _print_parts(result: TraceResult, console: Console) -> None:
     from stoker.doctor.words import share_text
 
     times = result.times
-    cells_of_bar = _BAR_CELLS if console.width >= _WIDE else _SHORT_BAR_CELLS
+    num_cells = _BAR_CELLS if console.width >= _WIDE else _SHORT_BAR_CELLS
     made = table("where the time went", "", "share", "", numbers=("share",), folds=("where the time went",))
     for title, total, parts in (("busy", times.busy, _BUSY), ("idle", times.idle, _IDLE)):
         made.add_row(*cells(Text(title, style="bold"), "", Text(share_text(total / times.wall), style="bold"), ""))
         for part, words, colour in parts:
             share = getattr(times, part) / times.wall
-            is_nothing = not getattr(times, part)
-            if is_nothing and part in ("exposed_comm", "collating", "queued"):
-                continue
-            made.add_row(
-                *cells(
-                    Text(f"  {words}", style="dim" if is_nothing else ""),
-                    "",
-                    Text(share_text(share), style="dim" if is_nothing else ""),
-                    Text(bar_text(max(share, (share > 0) / 8 / cells_of_bar), cells_of_bar), style=colour),
+            if share or part not in ("exposed_comm", "collating", "queued"):
+                style = "" if share else "dim"
+                bar = bar_text(max(share, (share > 0) / 8 / num_cells), num_cells)
+                made.add_row(
+                    *cells(Text(f"  {words}", style), "", Text(share_text(share), style), Text(bar, style=colour))
                 )
-            )
     console.print(made)
 
 
@@ -185,10 +175,10 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
     if result.step_ns is not None:
-        steps = count_text(len(ranks[0].steps))
-        cycles = len(ranks[0].traces)
-        of = f" in {cycles} cycles" if cycles > 1 else ""
-        facts.append(("a step", f"{duration(result.step_ns)} (median of {steps} profiled{of})"))
+        num_cycles = len(ranks[0].traces)
+        of = f" in {num_cycles} cycles" if num_cycles > 1 else ""
+        steps = f"median of {count_text(len(ranks[0].steps))} profiled{of}"
+        facts.append(("a step", f"{duration(result.step_ns)} ({steps})"))
     if result.without_wait_ns is not None:
         facts.append(("without waiting for data", range_text(result.without_wait_ns)))
     if times.communication:
@@ -203,14 +193,11 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     if name:
         facts.append(("most of unattributed", f"{share_text(in_range / times.wall)} in {name}"))
     for rank in ranks:
-        if len(rank.device_names) > 1:
-            facts += [
-                (f"device {device}", f"{share_text(rank.devices[device].share('busy'))} busy")
-                for device in rank.device_names
-            ]
+        devices = rank.device_names if len(rank.device_names) > 1 else ()
+        facts += [(f"device {one}", f"{share_text(rank.devices[one].share('busy'))} busy") for one in devices]
     wall = sum(rank.wall for rank in ranks) / len(ranks)
     names = sorted({name for rank in ranks for name in rank.device_names.values()})
-    shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    shown = some_of(names, 3)
     facts.append(("looked at", f"{duration(wall)} of {shown if not shown.isdigit() else f'device {shown}'}"))
     return facts
 
@@ -222,30 +209,18 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
     is_wide = console.width >= _WIDE
     heads = ["rank", "step", "busy", "idle", "data", "launch", "sync"]
     heads += ["exposed comm", "unattributed", "others wait"] if is_wide else ["comm", "others wait"]
-    made = table(*heads, "", numbers=heads)
+    shares = ["busy", "idle", "data", "launching", "synchronising", "exposed_comm", *["unattributed"] * is_wide]
+    rows: list[list[str | Text]] = []
     for rank in result.ranks:
-        times = rank.times
-        marks = (
-            "◄ straggler" if rank is result.straggler else "" if rank.status == "ok" else rank.status.replace("_", " ")
-        )
-        numbers = [
-            str(rank.rank),
-            "–" if rank.step_ns is None else duration(rank.step_ns),
-            *(share_text(times.share(part)) for part in ("busy", "idle", "data", "launching", "synchronising")),
-            share_text(times.share("exposed_comm")),
-            *([share_text(times.share("unattributed"))] if is_wide else []),
-            _imposed(result, rank),
-        ]
-        made.add_row(*cells(*numbers, Text(marks, style="bold red" if rank is result.straggler else "dim")))
-    console.print(made)
+        is_last = rank is result.straggler
+        mark = "◄ straggler" if is_last else "" if rank.status == "ok" else rank.status.replace("_", " ")
+        imposed = "–"
+        if rank.collective_waits and result.num_matched:
+            imposed = duration(rank.collective_waits[1] / max(len(result.with_device) - 1, 1))
+        step = "–" if rank.step_ns is None else duration(rank.step_ns)
+        numbers = [str(rank.rank), step, *(share_text(rank.times.share(part)) for part in shares), imposed]
+        rows.append([*numbers, Text(mark, style="bold red" if is_last else "dim")])
+    console.print(table(*heads, "", rows=rows, numbers=heads))
     if result.num_matched:
         collectives = count_text(result.num_matched, "collective")
         print_line(console, f"others wait: by {collectives} that ranks have in common", "dim")
-
-
-def _imposed(result: TraceResult, rank: RankTimes) -> str:
-    from stoker.doctor.traces.verdict import duration
-
-    if not rank.collective_waits or not result.num_matched:
-        return "–"
-    return duration(rank.collective_waits[1] / max(len(result.with_device) - 1, 1))

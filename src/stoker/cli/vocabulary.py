@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.cli.arguments import Commands, add_command, add_json, at_least_1
-from stoker.cli.paint import make_console, print_facts, print_json, print_line
+from stoker.cli.arguments import OK, Commands, add_command, at_least_1, option
 from stoker.cli.target import add_target, dataset_of
+from stoker.paint import make_console, print_facts, print_json, print_line
 from stoker.words import count_text
 
 _NUM_SHOWN = 5
@@ -20,6 +20,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "vocabulary",
+        run_vocabulary,
         summary="the values of a column, counted once and kept as a file",
         text="""
 Reads one column of strings or integers once and writes its different values,
@@ -32,13 +33,11 @@ stoker vocabulary s3://lake/2026-12/ --column word --extend word.json \\
     --output word.json""",
     )
     add_target(parser)
-    parser.add_argument("--column", metavar="NAME", required=True, help="the column, or a column of lists")
-    parser.add_argument("--output", metavar="FILE", required=True, help="where to write the vocabulary, as JSON")
-    parser.add_argument("--min-count", metavar="N", type=at_least_1, default=1, help="leave rarer values out")
-    parser.add_argument("--max-size", metavar="N", type=at_least_1, help="keep the N most frequent values at most")
-    parser.add_argument("--extend", metavar="FILE", help="a vocabulary whose values keep their places")
-    add_json(parser)
-    parser.set_defaults(run=run_vocabulary)
+    option(parser, "--column NAME", "the column, or a column of lists", required=True)
+    option(parser, "--output FILE", "where to write the vocabulary, as JSON", required=True)
+    option(parser, "--min-count N", "leave rarer values out", at_least_1, 1)
+    option(parser, "--max-size N", "keep the N most frequent values at most", at_least_1)
+    option(parser, "--extend FILE", "a vocabulary whose values keep their places")
 
 
 def run_vocabulary(options: argparse.Namespace, console: Console) -> int:
@@ -66,11 +65,13 @@ def run_vocabulary(options: argparse.Namespace, console: Console) -> int:
     if options.json:
         about = {"column": found.column, "num_values": len(found), "num_new": num_new}
         print_json(about | {"version": found.version, "file": options.output})
-        return 0
-    first = ", ".join(repr(value) for value in found[:_NUM_SHOWN])
-    new = "" if older is None else f"{count_text(num_new)}, behind the {count_text(len(older))} of before"
-    use = f"Field(vocabulary=stoker.Vocabulary.load({options.output!r}), unknown={len(found)})"
+        return OK
     print_line(console, f"{count_text(len(found), 'value')} of {found.column}, written to {options.output}", "bold")
-    first += ", ..." if len(found) > _NUM_SHOWN else ""
-    print_facts(console, [("first", first), ("new", new), ("version", str(found.version)), ("use it", use)])
-    return 0
+    facts = {
+        "first": ", ".join(map(repr, found[:_NUM_SHOWN])) + ", ..." * (len(found) > _NUM_SHOWN),
+        "new": "" if older is None else f"{count_text(num_new)}, behind the {count_text(len(older))} of before",
+        "version": str(found.version),
+        "use it": f"Field(vocabulary=stoker.Vocabulary.load({options.output!r}), unknown={len(found)})",
+    }
+    print_facts(console, facts.items())
+    return OK

@@ -1,26 +1,48 @@
-"""`stoker warm`: fill a cache before training; stopped at any time, it goes on where it was."""
+"""`stoker warm`: fill a cache before training; stopped at any time, it goes on where it was.
+
+With --engine ray, the parts of a data set are built by the tasks of a Ray cluster:
+
+    here     0/32   1/32   2/32   ...                    which chunks are in a part is arithmetic
+               ▼      ▼      ▼
+    nodes    stoker warm --part I/32  ──► the node's own cache ──► the mirror
+
+Ray decides where a part is built, and has it built again where a worker or a node is lost: what of it is in the mirror
+by then is left there.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
+import io
+import json
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column
 
-from stoker.cli.arguments import FAILED, INTERRUPTED, OK, Commands, add_command, add_json, at_least_1, folder, part
+from stoker.cli.arguments import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    Commands,
+    add_choice,
+    add_command,
+    at_least_1,
+    folder,
+    option,
+    part,
+)
 from stoker.cli.interrupts import stoppable
-from stoker.cli.paint import make_console, print_json, print_line
 from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
+from stoker.errors import StokerError
+from stoker.paint import make_console, print_json, print_line, progress
 from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
@@ -28,10 +50,17 @@ if TYPE_CHECKING:
     from stoker.loader.config import LoaderOptions
     from stoker.loader.fill import WarmProgress
     from stoker.loader.opened import OpenDataset
-    from stoker.loader.orders import UnitsReport
 
 # Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
 _LINE_SHARE, _MIN_LINE_S, _MAX_LINE_S = 0.1, 2.0, 30.0
+# So many, for those that come to a slow node not to be what all wait for.
+_PARTS_A_NODE = 8
+# A part that fails for good, for what its data set is, should not be tried for ever.
+_NUM_TRIES = 4
+# What is added up over data sets, and over parts.
+_SUMS = ("num_chunks", "num_present", "num_built", "num_fetched", "size_bytes", "num_not_uploaded")
+# How often to look whether Ctrl-C was pressed.
+_LOOK_S = 0.5
 
 
 def add_to(commands: Commands) -> None:
@@ -39,6 +68,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "warm",
+        run,
         summary="fill a cache before training, so that the first epoch is as fast as the others",
         text="""
 Builds every chunk of TARGET that the cache does not have yet: the same chunks
@@ -64,64 +94,18 @@ stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --
 stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray""",
     )
     add_target(parser, takes_mixture=True)
-    parser.add_argument(
-        "--cache", metavar="DIR", type=folder, required=True, help="folder of the cache, on a fast local disk"
-    )
-    parser.add_argument("--cache-limit", metavar="SIZE", help="size of that folder, such as 500GB (default: the disk)")
-    parser.add_argument("--mirror", metavar="URL", help="where hosts leave chunks for each other: a store or a folder")
-    parser.add_argument("--part", metavar="I/N", type=part, help="only this part: 0/8 is the first one of eight")
-    parser.add_argument(
-        "--engine", choices=("here", "ray"), default="here", help="who builds: this process, or a Ray cluster"
-    )
-    parser.add_argument("--parts", metavar="N", type=at_least_1, help="parts for Ray (default: eight for each node)")
-    parser.add_argument("--shared", action="store_true", help="share that folder with the users of its group")
-    parser.add_argument(
-        "--threads", metavar="N", type=at_least_1, help="threads that build (default: the cores this process may use)"
-    )
-    parser.add_argument(
-        "--processes",
-        action="store_true",
-        help="run the transform in processes, as many as --threads: for one that holds the GIL",
-    )
-    parser.add_argument(
-        "--on-error",
-        choices=("raise", "substitute"),
-        default="raise",
-        help="what becomes of chunks that cannot be made of their rows, as your Loader has it (default: raise)",
-    )
+    option(parser, "--cache DIR", "folder of the cache, on a fast local disk", folder, required=True)
+    option(parser, "--cache-limit SIZE", "size of that folder, such as 500GB (default: the disk)")
+    option(parser, "--mirror URL", "where hosts leave chunks for each other: a store or a folder")
+    option(parser, "--part I/N", "only this part: 0/8 is the first one of eight", part)
+    add_choice(parser, "--engine", "who builds: this process, or a Ray cluster", "here", "ray")
+    option(parser, "--parts N", "parts for Ray (default: eight for each node)", at_least_1)
+    option(parser, "--shared", "share that folder with the users of its group")
+    option(parser, "--threads N", "threads that build (default: the cores this process may use)", at_least_1)
+    option(parser, "--processes", "run the transform in processes, as many as --threads: for one that holds the GIL")
+    bad = "what becomes of chunks that cannot be made of their rows, as your Loader has it"
+    add_choice(parser, "--on-error", bad, "raise", "substitute")
     add_units(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Warmed:
-    """What came of one data set."""
-
-    fingerprint: str
-    progress: WarmProgress
-    num_built: int
-    num_fetched: int
-    num_samples: int
-    counted: UnitsReport | None
-    was_stopped: bool
-
-    def to_json(self) -> dict[str, object]:
-        progress = self.progress
-        return {
-            "fingerprint": self.fingerprint,
-            "num_chunks": progress.num_chunks,
-            "num_present": progress.num_done,
-            "num_built": self.num_built,
-            "num_samples": self.num_samples,
-            "size_bytes": progress.found_bytes + progress.size_bytes,
-            "is_complete": progress.is_complete,
-            "is_full": progress.is_full,
-            "num_fetched": self.num_fetched,
-            "num_not_uploaded": progress.num_not_uploaded,
-            "was_stopped": self.was_stopped,
-            "units": None if self.counted is None else dataclasses.asdict(self.counted),
-        }
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -136,9 +120,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     target, unit = target_of(options), unit_of(options)
     arguments: LoaderOptions = {
         "batch_size": 1,  # which decides nothing about chunks
-        "cache": Cache(
-            Path(options.cache).expanduser(), limit=options.cache_limit, is_shared=options.shared, mirror=options.mirror
-        ),
+        "cache": Cache(Path(options.cache), limit=options.cache_limit, is_shared=options.shared, mirror=options.mirror),
         "num_threads": options.threads,
         "transform_in": "processes" if options.processes else "threads",
         "on_error": options.on_error,
@@ -149,7 +131,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     with counting("opening the data set …") as (_, show):
         opened = open_datasets(target, config, part=options.part, on_count=show)
     names = ("",) if opened.mixture is None else opened.mixture.names
-    done: dict[str, _Warmed] = {}
+    warmed: dict[str, dict[str, Any]] = {}
     try:
         with stoppable(messages) as stop_event:
             for name, chunks in zip(names, opened.datasets, strict=True):
@@ -157,79 +139,147 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     break
                 if name:
                     print_line(messages, name, "bold cyan")
-                pool, counted = chunks.pool(config.num_threads), None if options.part else unit
-                fill = partial(warm, chunks.builder, pool=pool, part=options.part, stop_event=stop_event)
-                done[name] = _warm(chunks, counted, messages, fill)
+                with _showing(messages) as show_progress:
+                    how = {"part": options.part, "on_progress": show_progress, "stop_event": stop_event}
+                    found = warm(chunks.builder, pool=chunks.pool(config.num_threads), **how)
+                warmed[name] = _warmed(chunks, found, None if options.part else unit)
     finally:
         opened.close()
-    was_stopped = any(one.was_stopped for one in done.values()) or len(done) < len(names)
     seconds = time.monotonic() - started
-    is_left = any(one.progress.num_not_uploaded for one in done.values())
-    code = INTERRUPTED if was_stopped else FAILED if is_left else OK
+    total = _total(warmed, len(names))
     if options.json:
-        print_json(_as_json(options.cache, done, num_sets=len(names), seconds=seconds, was_stopped=was_stopped))
-        return code
-    for name, one in done.items():
-        if name:
-            print_line(console, name, "bold cyan")
-        if one.counted is not None:
-            print_line(console, f"{one.counted}.")
-        _print_end(console, options.cache, one, seconds)
-    if len(done) < len(names):
-        print_line(console, f"Not begun: {', '.join(names[len(done) :])}.", "yellow")
-    return code
+        about = {"cache": str(Path(options.cache).absolute()), "seconds": round(seconds, 3)}
+        for one in warmed.values():
+            one["units"] = None if one["units"] is None else dataclasses.asdict(one["units"])
+        print_json(about | (warmed[""] if "" in warmed else total | {"datasets": warmed}))
+    else:
+        for name, one in warmed.items():
+            if name:
+                print_line(console, name, "bold cyan")
+            _print_end(console, options.cache, one, seconds)
+        if len(warmed) < len(names):
+            print_line(console, f"Not begun: {', '.join(names[len(warmed) :])}.", "yellow")
+    return INTERRUPTED if total["was_stopped"] else FAILED if total["num_not_uploaded"] else OK
 
 
 def _run_on_ray(options: argparse.Namespace, console: Console) -> int:
-    from stoker.cli.warm_ray import warm_on_ray
-
     messages = make_console(stderr=True)
     # Ray's own lines are none of ours.
     with stoppable(messages) as stop_event, redirect_stdout(sys.stderr):
-        told = warm_on_ray(options, messages, stop_event)
+        told = _warm_on_ray(options, messages, stop_event)
     if options.json:
         print_json(told)
     else:
-        chunks = count_text(cast(int, told["num_present"]), "chunk")
-        built = count_text(cast(int, told["num_built"]))
-        print_line(console, f"{options.mirror} has {chunks} of this data set; {built} were built now.", "green")
+        built = f"{count_text(told['num_built'])} were built now"
+        chunks = f"{count_text(told['num_present'], 'chunk')} of this data set"
+        print_line(console, f"{options.mirror} has {chunks}; {built}.", "green")
     return OK if told["is_complete"] else INTERRUPTED if told["was_stopped"] else FAILED
 
 
-def _warm(
-    chunks: OpenDataset, unit: SamplingUnit | None, messages: Console, warm: Callable[..., WarmProgress]
-) -> _Warmed:
+def _warm_on_ray(options: argparse.Namespace, messages: Console, stop_event: threading.Event) -> dict[str, Any]:
+    """Have all parts built, and return what came of them, as one `stoker warm --json` tells it.
+
+    Args:
+        options: Of `stoker warm`.
+        messages: Told how far it is.
+        stop_event: When set, parts in the making are cancelled.
+
+    Raises:
+        ValueError: Ray is not installed, or no mirror was given.
+        StokerError: A part cannot be built.
+    """
+    if options.mirror is None:
+        why = "where the nodes put their chunks, for each other and for training"
+        raise ValueError(f"--engine ray needs --mirror: {why}")
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError:
+        raise ValueError("--engine ray needs Ray: pip install 'stoker[ray]', here and on the nodes") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    num_parts = options.parts or _PARTS_A_NODE * len(nodes)
+    threads = options.threads or max(1, int(min(node["Resources"].get("CPU", 1) for node in nodes)))
+    given = {**vars(options), "threads": threads, "engine": "here", "json": True}
+    build = ray.remote(num_cpus=threads, max_retries=_NUM_TRIES, retry_exceptions=True, scheduling_strategy="SPREAD")(
+        build_part
+    )
+    left = {build.remote({**given, "part": (i, num_parts)}): i for i in range(num_parts)}
+    told: list[Mapping[str, Any]] = []
+    try:
+        while left and not stop_event.is_set():
+            for done in ray.wait(list(left), timeout=_LOOK_S)[0]:
+                told.append(ray.get(done))
+                del left[done]
+                built, found = (sum(one[name] for one in told) for name in ("num_built", "num_present"))
+                chunks = f"{count_text(built, 'chunk')} built, {count_text(found - built)} were there"
+                messages.print(f"{len(told)} of {count_text(num_parts, 'part')}: {chunks}")
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error
+        raise StokerError(f"a part could not be built on the cluster: {cause}") from error
+    finally:
+        for task in left:
+            ray.cancel(task)
+    return {
+        **{name: sum(one[name] for one in told) for name in _SUMS},
+        "is_complete": not left and all(one["is_complete"] for one in told),
+        "num_parts": num_parts,
+        "num_nodes": len(nodes),
+        "was_stopped": bool(left),
+    }
+
+
+def build_part(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Build a part on a node, and return what came of it; runs in a worker of Ray."""
+    given, out = argparse.Namespace(**options), io.StringIO()
+    with redirect_stdout(out):
+        code = given.run(given, make_console())
+    told: dict[str, Any] = json.loads(out.getvalue())
+    if code:
+        raise RuntimeError(f"part {options['part']} is not complete: {told}")  # Ray tries again
+    return told
+
+
+def _warmed(chunks: OpenDataset, progress: WarmProgress, unit: SamplingUnit | None) -> dict[str, Any]:
+    """Return what came of a data set, as JSON has it but for its units."""
     from stoker.loader.orders import report_on
 
-    num_samples = int(chunks.num_samples.sum())
-    with _showing(messages) as display:
-        progress = warm(on_progress=display)
     counts = chunks.counts()
-    return _Warmed(
-        fingerprint=chunks.catalogue.fingerprint,
-        progress=progress,
-        num_built=counts.num_built,
-        num_fetched=counts.num_fetched,
-        num_samples=num_samples,
-        counted=None if unit is None else report_on(unit, chunks.index, num_samples=chunks.num_samples),
-        was_stopped=not (progress.is_complete or progress.is_full),
-    )
+    return {
+        "fingerprint": chunks.catalogue.fingerprint,
+        "num_chunks": progress.num_chunks,
+        "num_present": progress.num_done,
+        "num_built": counts.num_built,
+        "num_fetched": counts.num_fetched,
+        "num_not_uploaded": progress.num_not_uploaded,
+        "num_samples": int(chunks.num_samples.sum()),
+        "size_bytes": progress.found_bytes + progress.size_bytes,
+        "is_complete": progress.is_complete,
+        "is_full": progress.is_full,
+        "was_stopped": not (progress.is_complete or progress.is_full),
+        "units": None if unit is None else report_on(unit, chunks.index, num_samples=chunks.num_samples),
+    }
+
+
+def _total(warmed: Mapping[str, Mapping[str, Any]], num_sets: int) -> dict[str, Any]:
+    """Return what came of all data sets of a mixture together."""
+    ones = warmed.values()
+    is_all = len(warmed) == num_sets
+    return {
+        **{name: sum(one[name] for one in ones) for name in (*_SUMS, "num_samples")},
+        "is_complete": is_all and all(one["is_complete"] for one in ones),
+        "is_full": any(one["is_full"] for one in ones),
+        "was_stopped": not is_all or any(one["was_stopped"] for one in ones),
+    }
 
 
 @contextmanager
-def _showing(messages: Console) -> Iterator[Callable[[WarmProgress], None]]:
+def _showing(messages: Console) -> Iterator[Callable[[WarmProgress], object]]:
     """Give what shows how far warming is: a bar on a terminal, a line now and then elsewhere."""
     started_s = time.monotonic()
     if messages.is_terminal:
-        text = TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True))
-        with Progress(BarColumn(bar_width=None), text, console=messages, transient=True, expand=True) as bar:
-            task = bar.add_task("", total=None, text="")
-
-            def update(progress: WarmProgress) -> None:
-                told = _told(progress, time.monotonic() - started_s)
-                bar.update(task, total=progress.num_chunks, completed=progress.num_done, text=told)
-
-            yield update
+        with progress(messages) as bar:
+            yield lambda one: bar(one.num_done, one.num_chunks, _told(one, time.monotonic() - started_s))
         return
     said: tuple[float, float] | None = None  # when a line was last written, and how much was done then
 
@@ -239,7 +289,7 @@ def _showing(messages: Console) -> Iterator[Callable[[WarmProgress], None]]:
         if said is None:
             said = now, share
             if not progress.is_complete:
-                there = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks, 'chunk')} are there"
+                there = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks, 'chunk')} there already"
                 messages.print(f"{there}, the others are built now")
             return
         waited_s = now - said[0]
@@ -252,62 +302,40 @@ def _showing(messages: Console) -> Iterator[Callable[[WarmProgress], None]]:
 
 def _told(progress: WarmProgress, seconds: float) -> str:
     """Return chunks, bytes, rates and the time that is left: "3/8 chunks · 96 MB · 812,000 rows/s · 20 s left"."""
-    words = [
-        f"{count_text(progress.num_done)}/{count_text(progress.num_chunks)} chunks",
-        bytes_text(progress.size_bytes),
-    ]
+    chunks = f"{count_text(progress.num_done)}/{count_text(progress.num_chunks)} chunks"
+    words = [chunks, bytes_text(progress.size_bytes)]
     num_built, num_left = progress.num_done - progress.num_found, progress.num_chunks - progress.num_done
     if num_built and seconds > 0:
-        words += [
-            f"{count_text(progress.num_samples / seconds)} rows/s",
-            f"{bytes_text(progress.size_bytes / seconds)}/s",
-        ]
+        words.append(f"{count_text(progress.num_samples / seconds)} rows/s")
+        words.append(f"{bytes_text(progress.size_bytes / seconds)}/s")
     if num_built and num_left:
         words.append(f"{duration_text(seconds * num_left / num_built)} left")
     return " · ".join(words)
 
 
-def _as_json(
-    cache: str, done: dict[str, _Warmed], *, num_sets: int, seconds: float, was_stopped: bool
-) -> dict[str, object]:
-    """Return what came of it; of a mixture, sums and each data set."""
-    about = {"cache": str(Path(cache).expanduser().absolute())}
-    parts = {name: one.to_json() for name, one in done.items()}
-    if "" in parts:
-        return {**about, **parts[""], "seconds": round(seconds, 3)}
-    sums = ("num_chunks", "num_present", "num_built", "num_fetched", "num_samples", "size_bytes", "num_not_uploaded")
-    is_complete = len(done) == num_sets and all(one.progress.is_complete for one in done.values())
-    return {
-        **about,
-        **{name: sum(cast(int, part[name]) for part in parts.values()) for name in sums},
-        "seconds": round(seconds, 3),
-        "is_complete": is_complete,
-        "is_full": any(one.progress.is_full for one in done.values()),
-        "was_stopped": was_stopped,
-        "datasets": parts,
-    }
-
-
-def _print_end(console: Console, cache: str, warmed: _Warmed, seconds: float) -> None:
-    progress, num_built = warmed.progress, warmed.num_built
-    size_bytes = progress.found_bytes + progress.size_bytes
-    num_reused = max(0, progress.num_done - num_built - warmed.num_fetched)
-    fetched = f"{count_text(warmed.num_fetched)} fetched from the mirror, " * bool(warmed.num_fetched)
-    built = f"{count_text(num_built, 'chunk')} built, {fetched}{count_text(num_reused)} already there"
-    if progress.num_not_uploaded:
-        left = count_text(progress.num_not_uploaded, "chunk")
+def _print_end(console: Console, cache: str, warmed: Mapping[str, Any], seconds: float) -> None:
+    if warmed["units"] is not None:
+        print_line(console, f"{warmed['units']}.")
+    num_built, num_fetched, num_present = warmed["num_built"], warmed["num_fetched"], warmed["num_present"]
+    fetched = f"{count_text(num_fetched)} fetched from the mirror, " * bool(num_fetched)
+    reused = f"{count_text(max(0, num_present - num_built - num_fetched))} already there"
+    built = f"{count_text(num_built, 'chunk')} built, {fetched}{reused}"
+    if warmed["num_not_uploaded"]:
+        left = count_text(warmed["num_not_uploaded"], "chunk")
         print_line(console, f"{left} could not be put into the mirror: the same command tries again.", "yellow")
-    held = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks)} chunks"
-    if warmed.was_stopped:
-        print_line(console, f"Stopped with {held} in the cache ({bytes_text(size_bytes)}): {built}.", "yellow")
+    size, held = (
+        bytes_text(warmed["size_bytes"]),
+        f"{count_text(num_present)} of {count_text(warmed['num_chunks'])} chunks",
+    )
+    if warmed["was_stopped"]:
+        print_line(console, f"Stopped with {held} in the cache ({size}): {built}.", "yellow")
         print_line(console, "The same command goes on from there.")
-    elif progress.is_full:
-        print_line(console, f"{cache} is full: it holds {held} ({bytes_text(size_bytes)}). {built}.", "yellow")
-        print_line(
-            console, "Training works; the others are built each time they are needed, unless the limit is raised."
-        )
-    elif num_built + warmed.num_fetched == 0:
-        print_line(console, f"{cache} was warm already: {held}, {bytes_text(size_bytes)}.", "green")
+    elif warmed["is_full"]:
+        print_line(console, f"{cache} is full: it holds {held} ({size}). {built}.", "yellow")
+        others = "the others are built each time they are needed, unless the limit is raised"
+        print_line(console, f"Training works; {others}.")
+    elif num_built + num_fetched == 0:
+        print_line(console, f"{cache} was warm already: {held}, {size}.", "green")
     else:
-        print_line(console, f"{cache} is warm: {held}, {bytes_text(size_bytes)}.", "green")
+        print_line(console, f"{cache} is warm: {held}, {size}.", "green")
         print_line(console, f"{built}, in {duration_text(seconds)}.")

@@ -73,11 +73,6 @@ class SimulatedAccelerator:
             now = self._clock()
 
 
-def busy_s(steps: Sequence[TimeRange]) -> float:
-    """Return how long the accelerator computed. Steps do not overlap."""
-    return sum(step.stop - step.start for step in steps)
-
-
 def waited_s(fetches: Sequence[TimeRange], steps: Sequence[TimeRange], *, start: float) -> float:
     """Return how long the accelerator had nothing to do because the loop was waiting for a batch.
 

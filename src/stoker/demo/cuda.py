@@ -15,7 +15,7 @@ from stoker.fields.spec import Array, Arrays, Ragged
 
 _WIDTH = 2_048
 _MAX_DEPTH = 4_096
-_INPUTS = ("dense", "context", "query_embedding")
+_INPUTS = {"dense": 40, "context": 6, "query_embedding": 64}
 
 
 class CudaAccelerator:
@@ -30,7 +30,8 @@ class CudaAccelerator:
     def __init__(self, step_s: float) -> None:
         self._device = torch.device("cuda")
         self._steps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        batch = _empty_batch()
+        batch: dict[str, Array] = {name: np.zeros((BATCH_SIZE, k), dtype=np.float32) for name, k in _INPUTS.items()}
+        batch["label"] = np.zeros(BATCH_SIZE, dtype=np.uint8)
         self._make(depth=4)
         shallow_s = self._time(batch)
         self._make(depth=min(_MAX_DEPTH, max(1, round(4 * step_s / shallow_s))))
@@ -62,16 +63,10 @@ class CudaAccelerator:
     def finish(self) -> Sequence[TimeRange]:
         """Return when the steps ran, by the GPU's own clock set to the host's."""
         torch.cuda.synchronize()
-        steps = [
-            TimeRange(
-                self._began_at + self._began.elapsed_time(start) / 1e3,
-                self._began_at + self._began.elapsed_time(stop) / 1e3,
-            )
-            for start, stop in self._steps
-        ]
+        times = [[self._began_at + self._began.elapsed_time(one) / 1e3 for one in step] for step in self._steps]
         self._steps = []
         self._begin()
-        return steps
+        return [TimeRange(start, stop) for start, stop in times]
 
     def _begin(self) -> None:
         self._began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -82,22 +77,19 @@ class CudaAccelerator:
 
     def _make(self, depth: int) -> None:
         torch.manual_seed(0)
-        num_inputs = sum(array.shape[1] for name, array in _empty_batch().items() if name in _INPUTS)
         hidden = [module for _ in range(depth) for module in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
-        model = nn.Sequential(nn.Linear(num_inputs, _WIDTH), nn.ReLU(), *hidden, nn.Linear(_WIDTH, 1))
+        model = nn.Sequential(nn.Linear(sum(_INPUTS.values()), _WIDTH), nn.ReLU(), *hidden, nn.Linear(_WIDTH, 1))
         self._depth = depth + 2
         self._model = model.to(self._device)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
 
     def _time(self, batch: dict[str, Array]) -> float:
         """Return the seconds of a step once the GPU is warm."""
-        for _ in range(5):
-            self.step(dict(batch))
-        torch.cuda.synchronize()
-        self._steps = []
-        for _ in range(20):
-            self.step(dict(batch))
-        torch.cuda.synchronize()
+        for num_steps in (5, 20):
+            self._steps = []
+            for _ in range(num_steps):
+                self.step(dict(batch))
+            torch.cuda.synchronize()
         times_ms: list[float] = sorted(start.elapsed_time(stop) for start, stop in self._steps)
         self._steps = []
         return times_ms[len(times_ms) // 2] / 1e3
@@ -105,10 +97,3 @@ class CudaAccelerator:
     def _on_device(self, array: Array | Ragged) -> torch.Tensor:
         assert not isinstance(array, Ragged)
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
-
-
-def _empty_batch() -> dict[str, Array]:
-    widths = {"dense": 40, "context": 6, "query_embedding": 64}
-    batch: dict[str, Array] = {name: np.zeros((BATCH_SIZE, k), dtype=np.float32) for name, k in widths.items()}
-    batch["label"] = np.zeros(BATCH_SIZE, dtype=np.uint8)
-    return batch

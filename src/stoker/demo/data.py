@@ -19,6 +19,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.demo.ranking import COUNTRIES, column_names, ranking_table
 from stoker.errors import SourceError
 from stoker.fields.spec import Field
+from stoker.host.machine import num_cores
 from stoker.storage.find_storage import storage_for
 from stoker.storage.storage import BytesLike, Storage
 from stoker.testing import SlowStorage
@@ -57,7 +58,7 @@ class DemoData:
     num_rows: int
     sizes: dict[str, int]
     checksum: int
-    was_there: bool
+    was_there: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -132,17 +133,13 @@ def make_data(
     folder: Path,
     *,
     num_rows: int = NUM_ROWS,
-    seed: int = SEED,
-    num_threads: int = 2,
     on_rows: Callable[[int], None] = lambda _: None,
 ) -> DemoData:
-    """Return the data set in `folder`, written there unless a complete one of the same size and seed is found.
+    """Return the data set in `folder`, written there unless a complete one of the same size is found.
 
     Args:
         folder: The data set's own folder: whatever else is in it is removed before writing.
         num_rows: Rows of all files.
-        seed: Seed of the rows.
-        num_threads: Files written at a time.
         on_rows: Told of rows as they are written.
 
     Raises:
@@ -151,7 +148,7 @@ def make_data(
     """
     if num_rows < _MIN_FILES * 2:
         raise ValueError(f"the demo needs at least {_MIN_FILES * 2} rows, not {num_rows}")
-    found = find_data(folder, num_rows=num_rows, seed=seed)
+    found = find_data(folder, num_rows=num_rows)
     if found is not None:
         return found
     _clear(folder)
@@ -161,42 +158,40 @@ def make_data(
 
     def write(part: int) -> tuple[str, int, int]:
         path = folder / f"part-{part:05}.parquet"
-        table = ranking_table(num_rows=borders[part + 1] - borders[part], seed=seed, part=part)
+        table = ranking_table(num_rows=borders[part + 1] - borders[part], seed=SEED, part=part)
         pq.write_table(
             table,
             path,
             row_group_size=row_group_rows,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in column_names() if _repeats(name)],
+            use_dictionary=list(filter(_repeats, column_names())),
         )
         on_rows(len(table))
         return path.name, path.stat().st_size, checksum_of(table[CHECKED_COLUMN].to_numpy())
 
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-demo-write") as pool:
+    with ThreadPoolExecutor(num_cores(), thread_name_prefix="stoker-demo-write") as pool:
         files = list(pool.map(write, range(num_files)))
-    sizes = {name: size_bytes for name, size_bytes, _ in files}
-    checksum = sum(checksum for *_, checksum in files) % 2**64
-    marker = {"version": _VERSION, "seed": seed, "num_rows": num_rows, "sizes": sizes, "checksum": checksum}
+    found: dict[str, Any] = {"num_rows": num_rows, "sizes": {name: size for name, size, _ in files}}
+    found["checksum"] = sum(checksum for *_, checksum in files) % 2**64
     aside = folder / f".{_MARKER}.{os.getpid()}"
-    aside.write_text(json.dumps(marker, indent=1))
+    aside.write_text(json.dumps({"version": _VERSION} | found, indent=1))
     # Last of all: an interrupted run leaves files without a marker, which the next one writes anew.
     aside.replace(folder / _MARKER)
-    return DemoData(folder=folder, num_rows=num_rows, sizes=sizes, checksum=checksum, was_there=False)
+    return DemoData(folder=folder, **found)
 
 
-def find_data(folder: Path, *, num_rows: int, seed: int) -> DemoData | None:
+def find_data(folder: Path, *, num_rows: int) -> DemoData | None:
     """Return the data set in `folder` if it is complete and the one that was asked for, else None."""
     try:
         marker = json.loads((folder / _MARKER).read_text())
-        if (marker["version"], marker["seed"], marker["num_rows"]) != (_VERSION, seed, num_rows):
-            return None
         sizes: dict[str, int] = marker["sizes"]
-        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
-            return None
-        return DemoData(folder=folder, num_rows=num_rows, sizes=sizes, checksum=marker["checksum"], was_there=True)
+        is_same = (marker["version"], marker["num_rows"]) == (_VERSION, num_rows)
+        if is_same and all((folder / name).stat().st_size == size for name, size in sizes.items()):
+            return DemoData(folder=folder, num_rows=num_rows, sizes=sizes, checksum=marker["checksum"], was_there=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        pass
+    return None
 
 
 def _repeats(name: str) -> bool:

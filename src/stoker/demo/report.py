@@ -32,27 +32,25 @@ def write_demo_report(result: DemoResult, path: Path) -> None:
 
 def demo_html(result: DemoResult) -> str:
     """Return the page."""
-    folder = files("stoker.demo")
-    plain, stoker = result.way(PLAIN), result.way(STOKER)
-    is_simulated = result.setting["accelerator"].startswith("simulated")
-    real = "reading, decoding and the loop are real."
+    page, style = files("stoker.demo") / "report.html", files("stoker.doctor") / "page.css"
+    plain, stoker = result.later(PLAIN), result.later(STOKER)
+    real, is_simulated = "reading, decoding and the loop are real.", "simulated" in result.setting["accelerator"]
+    what = f"remote store and the accelerator are simulated; {real}"
     texts = {
-        "plain_busy": f"{plain.later.busy:.0%}",
-        "plain_waits": f"{plain.later.waited:.0%}",
-        "stoker_busy": f"{stoker.later.busy:.0%}",
+        "plain_busy": f"{plain.busy:.0%}",
+        "plain_waits": f"{plain.waited:.0%}",
+        "stoker_busy": f"{stoker.busy:.0%}",
         "times_plain": f"{result.times_plain:.1f}",
         "of_ceiling": f"{result.of_ceiling:.0%}",
         "when": result.when,
         "num_rows": f"{result.num_rows:,}",
         "num_epochs": str(result.num_epochs),
         "wall_s": f"{result.wall_s:.0f}",
-        "what_is_real": f"The remote store and the accelerator are simulated; {real}"
-        if is_simulated
-        else f"The remote store is simulated; the GPU, {real}",
-        "conclusion": f"{result.conclusion} {result.comparison}",
+        "what_is_real": f"The {what if is_simulated else f'remote store is simulated; the GPU, {real}'}",
+        "conclusion": result.conclusion,
     }
     parts = {
-        "style": (folder / "report.css").read_text(encoding="utf-8"),
+        "style": style.read_text(encoding="utf-8") + (files("stoker.demo") / "report.css").read_text(encoding="utf-8"),
         "bars": "\n".join(_bar_row(way) for way in result.ways),
         "lanes": _lanes(result),
         "table": _table(result),
@@ -61,14 +59,14 @@ def demo_html(result: DemoResult) -> str:
         "notes": "".join(f'<p class="note">{escape(note)}</p>' for note in result.notes),
         "machine": _definitions(result.machine),
     }
-    page = Template((folder / "report.html").read_text(encoding="utf-8"))
-    return page.substitute({name: escape(text) for name, text in texts.items()} | parts)
+    template = Template(page.read_text(encoding="utf-8"))
+    return template.substitute({name: escape(text) for name, text in texts.items()} | parts)
 
 
 def _table(result: DemoResult) -> str:
     heads = "".join(f"<th>{head.replace(chr(10), '<br>')}</th>" for head in ("", *result.figures(result.ways[0])))
     rows = "\n".join(
-        f'<tr class="{_ours(way).strip()}"><td>{escape(way.name)}</td>'
+        f"<tr{' class=is-marked' if way.key == STOKER else ''}><th>{escape(way.name)}</th>"
         + "".join(f"<td>{figure}</td>" for figure in result.figures(way).values())
         + "</tr>"
         for way in result.ways
@@ -99,38 +97,36 @@ def _lanes(result: DemoResult) -> str:
 
 
 def _bar_row(way: WayResult) -> str:
-    first = _bar(way.first, "is-first", f"first epoch {way.first.busy:.1%} busy") if way.key in _CACHING else ""
     about = "thin: first epoch" if way.key in _CACHING else "the ceiling" if way.key == RAM else ""
-    return (
-        f'<div class="way{_ours(way)}"><div class="name">{escape(way.name)}'
-        + (f"<small>{about}</small>" if about else "")
-        + f'</div><div class="bars">{first}{_bar(way.later, "", f"later epochs {way.later.busy:.1%} busy")}</div>'
-        f'<div class="value"><b>{way.later.busy:.0%}</b><small>{way.later.rows_per_s:,.0f} rows/s</small></div></div>'
-    )
+    strips = _strip(way.later, "", f"later epochs {way.later.busy:.1%} busy")
+    if way.key in _CACHING:
+        strips = _strip(way.first, " is-first", f"first epoch {way.first.busy:.1%} busy") + strips
+    rate = f"{way.later.rows_per_s:,.0f} rows/s"
+    return _row(way, about, f'<div class="strips">{strips}</div>', f"{way.later.busy:.0%}", rate)
 
 
-def _bar(share: TimeShares, kind: str, label: str) -> str:
+def _row(way: WayResult, about: str, picture: str, value: str, more: str) -> str:
+    """Return a way's name, its picture, and a figure with another one beneath."""
+    name = f'<div class="name">{escape(way.name)}{f"<small>{about}</small>" * bool(about)}</div>'
+    figure = f'<div class="value"><b>{value}</b><small>{more}</small></div>'
+    return f'<div class="way{" is-ours" * (way.key == STOKER)}">{name}{picture}{figure}</div>'
+
+
+def _strip(share: TimeShares, kind: str, label: str) -> str:
     parts = (("busy", share.busy), ("other", share.other), ("waited", share.waited))
-    return (
-        f'<div class="bar {kind}" role="img" aria-label="{escape(label)}">'
-        + "".join(f'<i class="{name}" style="width:{part:.2%}"></i>' for name, part in parts)
-        + "</div>"
-    )
+    inside = "".join(f'<i class="{name}" style="width:{part:.2%}"></i>' for name, part in parts)
+    return f'<div class="strip{kind}" role="img" aria-label="{escape(label)}">{inside}</div>'
 
 
 def _lane_row(way: WayResult, *, longest_s: float) -> str:
-    path, borders = _area(way)
     epochs = f"{len(way.epochs)} epoch{'s' if len(way.epochs) > 1 else ''}"
-    return (
-        f'<div class="way{_ours(way)}"><div class="name">{escape(way.name)}</div>'
-        f'<div class="lane"><svg style="width:{way.wall_s / longest_s:.2%}" viewBox="0 0 {way.wall_s:.3f} 1" '
-        f'preserveAspectRatio="none" role="img" aria-label="{escape(way.name)}: {epochs} in '
-        f'{way.wall_s:.1f} seconds">{path}{borders}</svg></div>'
-        f'<div class="value"><b>{way.wall_s:.1f} s</b><small>{epochs}</small></div></div>'
-    )
+    box = f'style="width:{way.wall_s / longest_s:.2%}" viewBox="0 0 {way.wall_s:.3f} 1" preserveAspectRatio="none"'
+    label = f'role="img" aria-label="{escape(way.name)}: {epochs} in {way.wall_s:.1f} seconds"'
+    lane = f'<div class="lane"><svg {box} {label}>{_area(way)}</svg></div>'
+    return _row(way, "", lane, f"{way.wall_s:.1f} s", epochs)
 
 
-def _area(way: WayResult) -> tuple[str, str]:
+def _area(way: WayResult) -> str:
     """Return the path under the busy share, and the lines between epochs."""
     points, borders = [], []
     start = 0.0
@@ -141,7 +137,7 @@ def _area(way: WayResult) -> tuple[str, str]:
             points.append(f"L{left:.3f} {1 - busy:.3f}L{right:.3f} {1 - busy:.3f}")
         start += epoch.wall_s
         borders.append(f'<line x1="{start:.3f}" x2="{start:.3f}" y1="0" y2="1"/>')
-    return f'<path d="M0 1{"".join(points)}L{start:.3f} 1Z"/>', "".join(borders[:-1])
+    return f'<path d="M0 1{"".join(points)}L{start:.3f} 1Z"/>{"".join(borders[:-1])}'
 
 
 def _ticks(longest_s: float) -> list[float]:
@@ -149,7 +145,3 @@ def _ticks(longest_s: float) -> list[float]:
     step = next((step for step in steps if longest_s / step <= _MAX_TICKS), steps[-1])
     # The last tick keeps its distance from the edge, where its label would be cut off.
     return [i * step for i in range(int(longest_s * 0.97 / step) + 1)]
-
-
-def _ours(way: WayResult) -> str:
-    return " is-ours" if way.key == STOKER else ""

@@ -22,9 +22,7 @@ class EpochResult:
     """What one epoch of one way gave.
 
     Attributes:
-        epoch: Number of the epoch.
-        num_steps: Steps trained.
-        num_rows: Rows in them.
+        num_rows: Rows trained.
         checksum: `checksum_of` those rows.
         wall_s: From asking for the first batch to the end of the last step.
         busy_s: Time in which the accelerator computed.
@@ -34,8 +32,6 @@ class EpochResult:
         busy_over_time: Share of each `BIN_S` seconds in which the accelerator computed.
     """
 
-    epoch: int
-    num_steps: int
     num_rows: int
     checksum: int
     wall_s: float
@@ -69,16 +65,18 @@ class TimeShares:
     @classmethod
     def of(cls, epochs: Sequence[EpochResult]) -> TimeShares:
         """Return epochs as shares of the time they took together."""
-        wall_s = sum(epoch.wall_s for epoch in epochs)
-        busy = sum(epoch.busy_s for epoch in epochs) / wall_s
-        waited = sum(epoch.waited_s for epoch in epochs) / wall_s
+
+        def each(name: str, by: float = sum(epoch.wall_s for epoch in epochs)) -> float:
+            return float(sum(getattr(epoch, name) for epoch in epochs)) / by
+
+        busy, waited = each("busy_s"), each("waited_s")
         return cls(
             busy=busy,
             waited=waited,
             other=max(0.0, 1 - busy - waited),
-            rows_per_s=sum(epoch.num_rows for epoch in epochs) / wall_s,
-            cores=sum(epoch.cpu_s for epoch in epochs) / wall_s,
-            remote_bytes=sum(epoch.remote_bytes for epoch in epochs) / len(epochs),
+            rows_per_s=each("num_rows"),
+            cores=each("cpu_s"),
+            remote_bytes=each("remote_bytes", len(epochs)),
         )
 
 
@@ -151,19 +149,19 @@ class DemoResult:
     when: str
     notes: tuple[str, ...]
 
-    def way(self, key: str) -> WayResult:
-        """Return one way's result."""
-        return next(way for way in self.ways if way.key == key)
+    def later(self, key: str) -> TimeShares:
+        """Return the later epochs of one way."""
+        return next(way.later for way in self.ways if way.key == key)
 
     @property
     def of_ceiling(self) -> float:
         """How busy Stoker's later epochs keep the accelerator, as a share of what batches in RAM do."""
-        return self.way(STOKER).later.busy / self.way(RAM).later.busy
+        return self.later(STOKER).busy / self.later(RAM).busy
 
     @property
     def times_plain(self) -> float:
         """Rows a second of Stoker's later epochs over those of plain reads."""
-        return self.way(STOKER).later.rows_per_s / self.way(PLAIN).later.rows_per_s
+        return self.later(STOKER).rows_per_s / self.later(PLAIN).rows_per_s
 
     @property
     def checks_hold(self) -> bool:
@@ -175,27 +173,21 @@ class DemoResult:
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         for way, described in zip(self.ways, data["ways"], strict=True):
             described |= {"first": asdict(way.first), "later": asdict(way.later)}
-        worked_out = ("of_ceiling", "times_plain", "checks_hold")
-        return data | {name: getattr(self, name) for name in worked_out}
+        return data | {name: getattr(self, name) for name in ("of_ceiling", "times_plain", "checks_hold")}
 
     @property
     def conclusion(self) -> str:
-        """What the numbers say, in a sentence."""
+        """What the numbers say: how busy, and, in a sentence behind that, the processor time that two caches take."""
+        stoker, arrow = self.later(STOKER), self.later(ARROW)
         says = (
-            f"Stoker's later epochs keep the accelerator {self.way(STOKER).later.busy:.0%} busy: {self.of_ceiling:.0%} "
+            f"Stoker's later epochs keep the accelerator {stoker.busy:.0%} busy: {self.of_ceiling:.0%} "
             f"of what batches in RAM do, and {self.times_plain:.1f} times the rows of plain Parquet reads."
         )
         if self.of_ceiling < GOAL:
             says += f" That is below the {GOAL:.0%} it should be; was the machine busy with something else?"
-        return says
-
-    @property
-    def comparison(self) -> str:
-        """What busy alone does not show: the processor time that the two caches take for it."""
-        stoker, arrow = self.way(STOKER).later, self.way(ARROW).later
         return (
-            f"For that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used {arrow.cores:.1f} "
-            f"for {arrow.busy:.0%} busy."
+            f"{says}\nFor that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used "
+            f"{arrow.cores:.1f} for {arrow.busy:.0%} busy."
         )
 
     def figures(self, way: WayResult) -> dict[str, str]:
@@ -208,7 +200,7 @@ class DemoResult:
             "\nwaits": f"{later.waited:.0%}",
             "other\nidle": f"{later.other:.0%}",
             "\nrows/s": f"{later.rows_per_s:,.0f}",
-            "times\nplain": f"{later.rows_per_s / self.way(PLAIN).later.rows_per_s:.1f}",
+            "times\nplain": f"{later.rows_per_s / self.later(PLAIN).rows_per_s:.1f}",
             "cores\nused": f"{later.cores:.1f}",
             "from remote,\nan epoch": bytes_text(later.remote_bytes) if later.remote_bytes else "none",
         }

@@ -16,13 +16,12 @@ import numpy as np
 import xxhash
 from rich.console import Console
 
-from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, busy_over_time, busy_s, waited_s
+from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, busy_over_time, waited_s
 from stoker.demo.data import (
     BANDWIDTH_BYTES_S,
     CHECKED_COLUMN,
     LATENCY_S,
     NUM_ROWS,
-    SEED,
     DemoData,
     MeteredLink,
     checksum_of,
@@ -95,7 +94,7 @@ def run_demo(
         _check_room(folder, num_rows)
         shutil.rmtree(work, ignore_errors=True)
         screen.begin("writing the data set", num_rows)
-        data = make_data(folder / "data", num_rows=num_rows, num_threads=num_cores(), on_rows=screen.advance)
+        data = make_data(folder / "data", num_rows=num_rows, on_rows=screen.advance)
         link = MeteredLink(data.folder, latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
         contest = _Contest(data=data, link=link, work=work, screen=screen, num_epochs=num_epochs)
         try:
@@ -139,15 +138,15 @@ class _Contest:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        urls, files = tuple(map(str, self.data.paths)), storage_for(str(self.data.folder), storage_options=None)
-        self.remote = Source(urls=urls, storage=self.link, seed=SEED)
-        self.local = Source(urls=urls, storage=files, seed=SEED)
+        urls = tuple(map(str, self.data.paths))
+        self.remote = Source(urls, self.link)
+        self.local = Source(urls, storage_for(str(self.data.folder), storage_options=None))
         self.num_steps = -(-self.data.num_rows // BATCH_SIZE)
 
     def say(self, name: str, text: str) -> None:
         """Print something of the setting, and keep it where it has a name."""
         self.setting |= {name: text} if name else {}
-        self.screen.say(name, text)
+        self.screen.line((f"{name:<18}", "bold"), (text, "" if name else "dim"))
 
     def calibrate(self) -> int:
         """Make the accelerator as fast as plain reads alone ask for; return how many epochs a plain way may train."""
@@ -160,46 +159,40 @@ class _Contest:
         self.accelerator = _accelerator_for(_PLAIN_BUSY * BATCH_SIZE / rate)
         step_s = self.accelerator.step_s
         self.say("accelerator", self.accelerator.description)
-        self.say(
-            "length of a step",
-            f"an epoch of plain reads alone gave {rate:,.0f} rows/s; steps of {step_s * 1e3:.2f} ms for "
-            f"{BATCH_SIZE:,} rows each are {step_s * rate / BATCH_SIZE:.0%} of that time",
-        )
-        return min(self.num_epochs, int(_SLOW_WAY_S * rate / self.data.num_rows) or 1)
-
-    def run_ways(self, num_plain_epochs: int, on_first: OnBatch) -> list[WayResult]:
-        """Return each way's result; `on_first` is told of the batches of Stoker's first epoch."""
-        num, remote, all_epochs = self.num_threads, self.remote, self.num_epochs
-        threads = "1 thread" if num == 1 else f"{num} threads"
-        if num_plain_epochs < all_epochs:
+        alone = f"an epoch of plain reads alone gave {rate:,.0f} rows/s"
+        steps = f"steps of {step_s * 1e3:.2f} ms for {BATCH_SIZE:,} rows each"
+        self.say("length of a step", f"{alone}; {steps} are {step_s * rate / BATCH_SIZE:.0%} of that time")
+        num_epochs = min(self.num_epochs, int(_SLOW_WAY_S * rate / self.data.num_rows) or 1)
+        if num_epochs < self.num_epochs:
             self.notes.append(
-                f"Both plain ways were measured over {num_plain_epochs} of {all_epochs} epochs, to keep the demo "
+                f"Both plain ways were measured over {num_epochs} of {self.num_epochs} epochs, to keep the demo "
                 "short: each of their epochs is the same work."
             )
             self.say("", self.notes[-1])
-        how = (
-            f"{threads} read row groups ahead and decode them; each becomes arrays once; rows of four row groups are "
-            "mixed"
-        )
-        plain = PlainReads(remote, num_threads=num)
-        results = [self._train(plain, PLAIN, "plain Parquet reads", how, num_plain_epochs)]
-        more, how = PlainReads(remote, num_threads=4 * num), f"the same with {4 * num} threads"
-        results.append(self._train(more, THREADS, "4 × the threads", how, num_plain_epochs))
-        how = (
-            f"decoded tables are kept as Arrow files and mapped; {threads} draw the rows of each batch in Arrow, which "
-            "become arrays when the batch is dequeued"
-        )
+        return num_epochs
+
+    def run_ways(self, num_plain: int, on_first: OnBatch) -> list[WayResult]:
+        """Return each way's result; `on_first` is told of the batches of Stoker's first epoch."""
+        num, remote, num_epochs = self.num_threads, self.remote, self.num_epochs
+        threads = "1 thread" if num == 1 else f"{num} threads"
+        mixed = "each becomes arrays once; rows of four row groups are mixed"
+        drawn = f"{threads} draw the rows of each batch in Arrow, which become arrays when the batch is dequeued"
+        how = f"{threads} read row groups ahead and decode them; {mixed}"
+        results = [self._train(PlainReads(remote, num_threads=num), PLAIN, "plain Parquet reads", how, num_plain)]
+        more = PlainReads(remote, num_threads=4 * num)
+        results.append(self._train(more, THREADS, "4 × the threads", f"the same with {4 * num} threads", num_plain))
         arrow = ArrowCache(remote, folder=self.work / "arrow", num_threads=num)
-        results.append(self._train(arrow, ARROW, "Arrow on SSD", how, all_epochs))
-        how = f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather"
+        how = f"decoded tables are kept as Arrow files and mapped; {drawn}"
+        results.append(self._train(arrow, ARROW, "Arrow on SSD", how, num_epochs))
         stoker = StokerLoader(remote, cache=self.work / "stoker", num_threads=num)
-        results.append(self._train(stoker, STOKER, "Stoker", how, all_epochs, on_first))
+        how = f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather"
+        results.append(self._train(stoker, STOKER, "Stoker", how, num_epochs, on_first))
         self.screen.begin("batches into RAM", self.num_steps)
         in_ram = RamBatches(self.local, num_threads=num, limit_bytes=int(free_memory_bytes() * _RAM_SHARE))
         if not in_ram.is_whole:
             self.notes.append("Not all batches fit into the free memory: the ceiling was measured with those that do.")
         how = "all batches lie in memory already: the ceiling"
-        return [*results, self._train(in_ram, RAM, "batches in RAM", how, all_epochs)]
+        return [*results, self._train(in_ram, RAM, "batches in RAM", how, num_epochs)]
 
     def _train(
         self, way: Way, key: str, name: str, how: str, num_epochs: int, on_first: OnBatch = lambda _: None
@@ -210,7 +203,7 @@ class _Contest:
             for epoch in range(num_epochs):
                 self.screen.begin(f"{name}, epoch {epoch + 1}", self.num_steps)
                 results.append(self._measure(way, epoch, on_first if epoch == 0 else lambda _: None))
-                self.screen.show_epoch(name, results[-1])
+                self.screen.show_epoch(name, epoch, results[-1])
         whole = getattr(way, "is_whole", True)
         return WayResult(key=key, name=name, how=how, epochs=tuple(results), has_all_rows=whole)
 
@@ -234,12 +227,10 @@ class _Contest:
             cpu_s = time.process_time() - cpu_before
         stop = max(step.stop for step in steps)
         return EpochResult(
-            epoch=epoch,
-            num_steps=len(steps),
             num_rows=num_rows,
             checksum=checksum % 2**64,
             wall_s=stop - start,
-            busy_s=busy_s(steps),
+            busy_s=sum(step.stop - step.start for step in steps),
             waited_s=waited_s(fetches, steps, start=start),
             cpu_s=cpu_s,
             remote_bytes=self.link.bytes_read - remote_before,
@@ -252,18 +243,13 @@ class _Contest:
         warm = self._digests("warm", self.remote, self.work / "stoker", num_steps=len(cold))
         num_read = self.link.bytes_read - before
         uncached = self._digests("no cache", self.local, None, num_steps=min(len(cold), _UNCACHED_STEPS))
+        equal, silent = warm == cold and uncached == cold[:_UNCACHED_STEPS], num_read == 0
+        seen = f"cold and warm: all {len(cold):,} batches of an epoch; without a cache: the first {len(uncached):,}"
+        text = "cold, warm and uncached Stoker runs deliver byte-equal batches"
+        no_read = "a run that starts on a warm cache reads no data from the remote store"
         return [
-            Check(
-                text="cold, warm and uncached Stoker runs deliver byte-equal batches",
-                holds=warm == cold and uncached == cold[:_UNCACHED_STEPS],
-                detail=f"cold and warm: all {len(cold):,} batches of an epoch; without a cache: the first "
-                f"{len(uncached):,}",
-            ),
-            Check(
-                text="a run that starts on a warm cache reads no data from the remote store",
-                holds=num_read == 0,
-                detail=f"{num_read:,} bytes came over the link",
-            ),
+            Check(text=text, holds=equal, detail=seen),
+            Check(text=no_read, holds=silent, detail=f"{num_read:,} bytes came over the link"),
         ]
 
     def _digests(self, name: str, source: Source, cache: Path | None, *, num_steps: int) -> list[str]:
@@ -281,11 +267,8 @@ class _Contest:
 def _check_rows(data: DemoData, ways: list[WayResult]) -> Check:
     """Return whether every epoch delivered each row exactly once."""
     whole = [(way, epoch) for way in ways if way.has_all_rows for epoch in way.epochs]
-    wrong = [
-        f"{way.name}, epoch {e.epoch + 1}: {e.num_rows:,} rows"
-        for way, e in whole
-        if (e.num_rows, e.checksum) != (data.num_rows, data.checksum)
-    ]
+    expected = (data.num_rows, data.checksum)
+    wrong = [f"{way.name}: {e.num_rows:,} rows" for way, e in whole if (e.num_rows, e.checksum) != expected]
     right = f"{len(whole)} epochs of {data.num_rows:,} rows, each with the checksum of the rows as made"
     text = "every way delivered every row exactly once an epoch"
     return Check(text=text, holds=not wrong, detail="; ".join(wrong) or right)
@@ -313,7 +296,7 @@ def digest_of(batch: Arrays) -> str:
 
 def _check_room(folder: Path, num_rows: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    is_there = find_data(folder / "data", num_rows=num_rows, seed=SEED) is not None
+    is_there = find_data(folder / "data", num_rows=num_rows) is not None
     needed = num_rows * (_DISK_BYTES_A_ROW + (0 if is_there else _DATA_BYTES_A_ROW))
     free = shutil.disk_usage(folder).free
     if free < needed:

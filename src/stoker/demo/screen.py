@@ -8,10 +8,10 @@ from typing import Self
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from stoker.demo.results import STOKER, DemoResult, EpochResult, TimeShares
+from stoker.paint import table
 from stoker.words import bar_text
 
 _BAR_CELLS, _SHORT_BAR_CELLS = 16, 10
@@ -44,22 +44,18 @@ class Screen:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", visible=False)
-        self._last_name = ""
 
     def __enter__(self) -> Self:
-        self._print("\n", ("stoker demo", "bold"), "  five ways to feed an accelerator\n", indent="")
+        self.line("\n", ("stoker demo", "bold"), "  five ways to feed an accelerator\n", indent="")
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _print(self, *parts: str | tuple[str, str], indent: str = "  ") -> None:
-        self._console.print(Text.assemble(indent, *parts), soft_wrap=True)
-
-    def say(self, label: str, text: str) -> None:
-        """Print a labelled line."""
-        self._print((f"{label:<18}", "bold"), (text, "" if label else "dim"))
+    def line(self, *parts: str | tuple[str, str], indent: str = "  ") -> None:
+        """Print a line of styled parts."""
+        self._console.print(Text.assemble(indent * bool(parts), *parts), soft_wrap=True)
 
     def begin(self, what: str, num: int) -> None:
         """Show that something begins that has so many steps."""
@@ -69,50 +65,44 @@ class Screen:
         """Count `num` of what is being counted."""
         self._progress.advance(self._task, num)
 
-    def show_epoch(self, name: str, epoch: EpochResult) -> None:
-        """Print an epoch that has ended."""
-        if name != self._last_name:
-            self._console.print()
+    def show_epoch(self, name: str, number: int, epoch: EpochResult) -> None:
+        """Print an epoch that has ended, its way's name before the first."""
+        if number == 0:
+            self.line()
         shares = TimeShares.of([epoch])
-        self._print(
-            (f"{'' if name == self._last_name else name:<22}", "bold"),
-            (f"epoch {epoch.epoch + 1}  ", "dim"),
+        self.line(
+            (f"{'' if number else name:<22}", "bold"),
+            (f"epoch {number + 1}  ", "dim"),
             *_bar(shares, _BAR_CELLS),
             f" {shares.busy:>6.1%} busy  {shares.rows_per_s:>11,.0f} rows/s  {epoch.wall_s:>5.1f} s",
         )
-        self._last_name = name
 
     def show_result(self, result: DemoResult, *, html: Path | None) -> None:
         """Print the table, the checks and the conclusion."""
-        self._console.print()
-        self._console.print(Padding(_table(result, is_wide=self._console.width >= _WIDE_CELLS), (0, 0, 0, 2)))
+        is_wide = self._console.width >= _WIDE_CELLS
+        heads = [head for head in result.figures(result.ways[0]) if is_wide or head not in _WIDE_HEADS]
+        made = table("", *heads, numbers=[head for head in heads if head != _BAR_HEAD])
+        for way in result.ways:
+            figures: dict[str, str | Text] = {**result.figures(way)}
+            bar = _bar(way.later, _BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
+            figures[_BAR_HEAD] = Text.assemble(*bar, f" {figures[_BAR_HEAD]:>6}")
+            made.add_row(way.name, *(figures[head] for head in heads), style="bold" if way.key == STOKER else "")
+        self.line()
+        self._console.print(Padding(made, (0, 0, 0, 2)))
         for note in result.notes:
-            self._print((note, "dim"))
-        self._console.print()
+            self.line((note, "dim"))
+        self.line()
         for check in result.checks:
-            self._print(("✓ ", "bold green") if check.holds else ("✗ ", "bold red"), check.text)
-            self._print((f"  {check.detail}", "dim"))
-        self._console.print()
-        self._print((result.conclusion, "bold"))
-        self._print(result.comparison)
-        self._print((f"{result.wall_s:.0f} s in all.", "dim"))
+            self.line(("✓ ", "bold green") if check.holds else ("✗ ", "bold red"), check.text)
+            self.line((f"  {check.detail}", "dim"))
+        self.line()
+        busy, cores = result.conclusion.split("\n")
+        self.line((busy, "bold"))
+        self.line(cores)
+        self.line((f"{result.wall_s:.0f} s in all.", "dim"))
         if html is not None:
-            self._print(("The picture: ", "dim"), str(html))
-        self._console.print()
-
-
-def _table(result: DemoResult, *, is_wide: bool) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("", no_wrap=True)
-    heads = [head for head in result.figures(result.ways[0]) if is_wide or head not in _WIDE_HEADS]
-    for head in heads:
-        table.add_column(head, justify="left" if head == _BAR_HEAD else "right", no_wrap=True)
-    for way in result.ways:
-        figures: dict[str, str | Text] = {**result.figures(way)}
-        bar = _bar(way.later, _BAR_CELLS if is_wide else _SHORT_BAR_CELLS)
-        figures[_BAR_HEAD] = Text.assemble(*bar, f" {figures[_BAR_HEAD]:>6}")
-        table.add_row(way.name, *(figures[head] for head in heads), style="bold" if way.key == STOKER else "")
-    return table
+            self.line(("The picture: ", "dim"), str(html))
+        self.line()
 
 
 def _bar(shares: TimeShares, num_cells: int) -> list[tuple[str, str]]:

@@ -19,18 +19,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stoker.demo.data import ranking_dataset
+from stoker.demo.data import SEED, ranking_dataset
 from stoker.demo.ranking import COUNTRIES, EMBEDDING_SIZE, ID_CARDINALITIES, NUM_CONTEXT, NUM_DENSE
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Arrays, Ragged
@@ -60,11 +59,20 @@ _BLOCK_ROWS = 4_096
 Batches: TypeAlias = Generator[Arrays, None, None]
 Pools: TypeAlias = Generator[tuple[pa.Table, list[Int64]], None, None]
 """Rows that are mixed with each other, and which of them each batch has."""
+_RowGroup: TypeAlias = tuple[str, pq.FileMetaData, int]
+"""URL, footer and number."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Way(Protocol):
+class Source(NamedTuple):
+    """The rows that all ways deliver: Parquet files, and what they are read through."""
+
+    urls: tuple[str, ...]
+    storage: Storage
+
+
+class Way:
     """A way to get the data set's rows as shuffled batches."""
 
     def epoch(self, epoch: int) -> Batches:
@@ -72,33 +80,10 @@ class Way(Protocol):
 
         Closing the generator early ends whatever works for it.
         """
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give back what the way holds; files it cached stay."""
-        return
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """The rows that all ways deliver.
-
-    Attributes:
-        urls: The Parquet files.
-        storage: What they are read through.
-        seed: Seed of the order.
-    """
-
-    urls: tuple[str, ...]
-    storage: Storage
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RowGroup:
-    url: str
-    footer: pq.FileMetaData
-    number: int
 
 
 class PlainReads(Way):
@@ -130,9 +115,8 @@ class PlainReads(Way):
 
         Batches are whole but for the epoch's last: rows left over join the next pool.
         """
-        order = np.random.default_rng([self._source.seed, epoch]).permutation(len(self._row_groups))
-        groups = [self._row_groups[i] for i in order]
-        rng = np.random.default_rng([self._source.seed, epoch, 1])
+        rng = np.random.default_rng([SEED, epoch])
+        groups = [self._row_groups[i] for i in rng.permutation(len(self._row_groups))]
         pool: list[pa.Table] = []
         tables = _ahead(self._table, groups, num_threads=self._num_threads, num_ahead=num_ahead)
         with closing(tables):
@@ -148,21 +132,20 @@ class PlainReads(Way):
 
     def _table(self, group: _RowGroup) -> pa.Table:
         """Fetch a row group and decode it on this thread, for the caller brings the threads."""
-        with pq.ParquetFile(self._file(group.url), metadata=group.footer, pre_buffer=True) as file:
-            return file.read_row_group(group.number, use_threads=False)
+        url, footer, number = group
+        with pq.ParquetFile(self._file(url), metadata=footer, pre_buffer=True) as file:
+            return file.read_row_group(number, use_threads=False)
 
     @cached_property
     def _row_groups(self) -> list[_RowGroup]:
         """All row groups; the footers are read once, at the first use, and all at the same time."""
         urls = self._source.urls
-        footers = _ahead(
-            lambda url: pq.read_metadata(self._file(url)), urls, num_threads=_MAX_FOOTERS, num_ahead=len(urls)
-        )
-        return [
-            _RowGroup(url=url, footer=footer, number=number)
-            for url, footer in zip(urls, footers, strict=True)
-            for number in range(footer.num_row_groups)
-        ]
+
+        def footer(url: str) -> tuple[str, pq.FileMetaData]:
+            return url, pq.read_metadata(self._file(url))
+
+        footers = _ahead(footer, urls, num_threads=_MAX_FOOTERS, num_ahead=len(urls))
+        return [(url, footer, number) for url, footer in footers for number in range(footer.num_row_groups)]
 
     def _file(self, url: str) -> pa.PythonFile:
         return pa.PythonFile(_StoredFile(self._source.storage, url), mode="r")
@@ -196,13 +179,14 @@ class ArrowCache(PlainReads):
         def draw(part: tuple[pa.Table, Int64]) -> pa.Table:
             return part[0].take(pa.array(part[1]))
 
-        with closing(_in_background(parts(), num_ahead=_ARROW_AHEAD)) as drawn:
-            tables = _ahead(draw, drawn, num_threads=self._num_threads, num_ahead=_ARROW_AHEAD)
-            with closing(tables):
-                yield from map(arrays_of, tables)
+        with (
+            closing(_in_background(parts(), num_ahead=_ARROW_AHEAD)) as whole,
+            closing(_ahead(draw, whole, num_threads=self._num_threads, num_ahead=_ARROW_AHEAD)) as tables,
+        ):
+            yield from map(arrays_of, tables)
 
     def _table(self, group: _RowGroup) -> pa.Table:
-        path = self._folder / f"{Path(group.url).stem}-{group.number:03}.arrow"
+        path = self._folder / f"{Path(group[0]).stem}-{group[2]:03}.arrow"
         if not path.exists():
             table = super()._table(group)
             aside = path.with_suffix(".part")
@@ -224,21 +208,22 @@ class StokerLoader(Way):
     """
 
     def __init__(self, source: Source, *, cache: Path | None, num_threads: int) -> None:
-        self._source = source
-        self._options: dict[str, Any] = {"cache": cache, "num_threads": num_threads}
-
-    @cached_property
-    def _loader(self) -> Loader:
-        return Loader(
-            ranking_dataset(self._source.urls, storage=self._source.storage),
+        self._make = partial(
+            Loader,
+            ranking_dataset(source.urls, storage=source.storage),
             shard=Shard(0, 1),  # whatever started this process
             batch_size=BATCH_SIZE,
             shuffle=True,
-            seed=self._source.seed,
+            seed=SEED,
             # A chunk of this data is a row group: rows are mixed as widely as in the other ways.
             window=SHUFFLE_ROW_GROUPS,
-            **self._options,
+            cache=cache,
+            num_threads=num_threads,
         )
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return self._make()
 
     def epoch(self, epoch: int) -> Batches:
         """Yield the epoch's batches; the first one lists the files and reads their footers, as the other ways do."""
@@ -263,7 +248,6 @@ class RamBatches(Way):
     """
 
     def __init__(self, source: Source, *, num_threads: int, limit_bytes: int) -> None:
-        self._seed = source.seed
         self._batches: list[Arrays] = []
         self.is_whole = True
         with closing(PlainReads(source, num_threads=num_threads).epoch(0)) as batches:
@@ -276,7 +260,7 @@ class RamBatches(Way):
 
     def epoch(self, epoch: int) -> Batches:
         """Yield the batches in an order of the epoch's own."""
-        for i in np.random.default_rng([self._seed, epoch]).permutation(len(self._batches)):
+        for i in np.random.default_rng([SEED, epoch]).permutation(len(self._batches)):
             yield self._batches[i]
 
 

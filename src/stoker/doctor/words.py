@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from stoker.words import duration_text
+from stoker.words import time_text as time_text
 
 NONE = "–"
 """What stands where there is no figure."""
@@ -17,16 +17,6 @@ def rate_text(samples_s: float) -> str:
     if samples_s >= 999_500:
         return f"{samples_s / 1e6:.3g} M" if samples_s < 9.995e8 else f"{_digits(samples_s / 1e9)} G"
     return _digits(samples_s) if samples_s >= 0.001 else "under 0.001" if samples_s else "0"
-
-
-def time_text(seconds: float) -> str:
-    """Return a time in three digits: "4.55 ms", "2 min 10 s"; less than a nanosecond is said to be no more."""
-    if seconds < 1e-9:
-        return "0 s" if seconds <= 0 else "under 1 ns"
-    for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
-        if seconds * factor < (99.5 if unit == "s" else 999.5):
-            return f"{seconds * factor:.3g} {unit}"
-    return duration_text(seconds)
 
 
 def share_text(share: float | None) -> str:

@@ -1,14 +1,13 @@
-"""Data sets opened to plan with them, not to load from them: their orders, and what a cache has of what steps need."""
+"""Data sets opened to plan with them, not to load from them: their orders, and the chunks that steps need."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -27,11 +26,6 @@ from stoker.loader.opened import makes_tokens
 from stoker.loader.orders import CountedSet, CountedSets, Orders, window_chunks
 from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.steps import RankShare, Steps
-
-# Chunks that were published with longer pauses between them were not all that could be had.
-_PAUSE_S = 10.0
-# Of fewer chunks, how long they took says little.
-_LEAST_CHUNKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,59 +220,3 @@ def needed_chunks(
     for (_, part, _, window), order in windows.items():
         found[part].update(dict.fromkeys(order.window_chunks(window).tolist()))
     return [np.array(list(chunks), dtype=np.int64) for chunks in found]
-
-
-class BuildRate(NamedTuple):
-    """How fast chunks come.
-
-    Attributes:
-        samples_s: Samples a second.
-        is_bound: Whether nothing but reading was measured, so that it takes longer.
-        told: Where it is known from, in words.
-    """
-
-    samples_s: float
-    is_bound: bool
-    told: str
-
-
-def noted_rate(known: KnownSet, store: Store, present: Sequence[int]) -> BuildRate | None:
-    """Return how fast the chunks that are there were published last, as their files say; None where they do not."""
-    written = []
-    for chunk in present:
-        try:
-            written.append((store.path_of(known.catalogue.key(chunk)).stat().st_mtime, chunk))
-        except OSError:
-            continue
-    written.sort()
-    times = np.array([at for at, _ in written])
-    first = int(np.flatnonzero(np.diff(times) > _PAUSE_S)[-1]) + 1 if (np.diff(times) > _PAUSE_S).any() else 0
-    chunks = [chunk for _, chunk in written[first:]]
-    if len(chunks) < _LEAST_CHUNKS or times[-1] <= times[first]:
-        return None
-    # The time that the first of them took is not known.
-    num_samples = int(known.num_samples[chunks[1:]].sum())
-    return BuildRate(
-        samples_s=num_samples / float(times[-1] - times[first]),
-        is_bound=False,
-        told=f"as the last {len(chunks)} chunks that were built here",
-    )
-
-
-def measured_rate(known: KnownSet, chunk: int, *, num_threads: int) -> BuildRate:
-    """Return how fast chunks could come at most: reads one, and counts neither transform nor writing.
-
-    Blocks: until it is read and decoded.
-
-    Raises:
-        SourceError: It cannot be.
-    """
-    start_s, num_rows = time.perf_counter(), 0
-    for _, table in known.catalogue.read(chunk):
-        num_rows += table.num_rows
-    passed_s = max(time.perf_counter() - start_s, 1e-9)
-    return BuildRate(
-        samples_s=num_threads * num_rows / passed_s,
-        is_bound=True,
-        told="reading and decoding one chunk, as fast in every thread; transform and writing come on top",
-    )

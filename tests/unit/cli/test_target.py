@@ -1,19 +1,20 @@
 """What a command works on: a place, or a Dataset in the user's code."""
 
-import argparse
+import json
 import sys
 
 import pytest
+from tests.strategies import write_files
 
-from stoker import StokerError
-from stoker.cli.target import add_target, dataset_of
+from stoker.cli import main
 
 
 @pytest.fixture(autouse=True)
 def fresh_imports(monkeypatch, tmp_path):
-    """Work in an empty folder, and forget what a test imports from there."""
+    """Work in a folder with some data, and forget what a test imports from there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # which is taken back, with what commands add
+    write_files(tmp_path / "data", [100])
     known = set(sys.modules)
     yield
     for name in set(sys.modules) - known:
@@ -21,10 +22,30 @@ def fresh_imports(monkeypatch, tmp_path):
             del sys.modules[name]
 
 
-def parse(*arguments):
-    parser = argparse.ArgumentParser()
-    add_target(parser)
-    return dataset_of(parser.parse_args(arguments))
+@pytest.fixture
+def inspected(capsys):
+    """Return what `stoker inspect --json` says of a target."""
+
+    def call(*arguments):
+        assert main(["inspect", *arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def refused(capsys):
+    """Return exit code and message of `stoker inspect`."""
+
+    def call(*arguments):
+        code = main(["inspect", *arguments])
+        return code, capsys.readouterr().err
+
+    return call
+
+
+def columns_of(found):
+    return [column["column"] for column in found["columns"]]
 
 
 def script(tmp_path, name, text):
@@ -32,33 +53,36 @@ def script(tmp_path, name, text):
     (tmp_path / name).write_text(text)
 
 
-def test_a_place_is_a_data_set_of_all_its_columns():
-    assert repr(parse("s3://lake/2026/")) == "Dataset('s3://lake/2026/')"
-    assert repr(parse("C:/data")) == "Dataset('C:/data')"
+def test_a_place_is_a_data_set_of_all_its_columns(inspected, refused):
+    assert columns_of(inspected("data")) == ["id", "half", "flag", "vector", "history", "word"]
+    assert refused("C:/data")[0] == 1  # a place, and no name in a module C
+    assert "nothing is stored at" in refused("C:/data")[1]
 
 
-def test_columns_and_chunk_size_of_a_place_can_be_given():
-    dataset = parse("data", "--columns", "a, user.age", "--chunk-size", "1MiB", "--refresh")
-    assert dataset.columns == ("a", "user.age")
-    assert (dataset.chunk_bytes, dataset.refresh) == (1 << 20, True)
+def test_columns_and_chunk_size_of_a_place_can_be_given(inspected):
+    assert columns_of(inspected("data", "--columns", "id, word")) == ["id", "word"]
+    assert inspected("data", "--chunk-size", "1kB")["num_chunks"] > inspected("data")["num_chunks"]
 
 
-def test_a_name_in_a_script_or_module_is_that_data_set(tmp_path):
-    script(tmp_path, "train_here.py", "import stoker\nthe_data = stoker.Dataset('x', columns=['a'])\n")
+@pytest.mark.parametrize("target", ["train_here.py:the_data", "train_here:the_data", "package_here.data:the_data"])
+def test_a_name_in_a_script_or_module_is_that_data_set(tmp_path, inspected, target):
+    text = "import stoker\nthe_data = stoker.Dataset('data', columns=['half'])\n"
+    script(tmp_path, "train_here.py", text)
     script(tmp_path, "package_here/__init__.py", "")
-    script(tmp_path, "package_here/data.py", "import stoker\nthe_data = stoker.Dataset('y')\n")
-    assert parse("train_here.py:the_data").columns == ("a",)
-    assert parse("train_here:the_data").columns == ("a",)
-    assert parse("package_here.data:the_data").sources == ("y",)
+    script(tmp_path, "package_here/data.py", text)
+    assert columns_of(inspected(target)) == ["half"]
 
 
-def test_a_transform_has_the_same_name_as_when_the_script_runs(tmp_path):
+def test_a_transform_has_the_same_name_as_when_the_script_runs(tmp_path, capsys):
     text = (
-        "import stoker\ndef double(t):\n    return t\n"
-        "d = stoker.Dataset('x', transform=double, transform_version='1')\n"
+        "import stoker\ndef double(t):\n    return {'id': t['id'].to_numpy() * 2}\n"
+        "d = stoker.Dataset('data', transform=double, transform_version='1')\n"
     )
     script(tmp_path, "deep/train_there.py", text)
-    assert "train_there.double" in repr(parse("deep/train_there.py:d"))
+    assert main(["warm", "deep/train_there.py:d", "--cache", "cache"]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls", "cache", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["datasets"][0]["transform"] == "train_there.double"
 
 
 @pytest.mark.parametrize(
@@ -74,15 +98,18 @@ def test_a_transform_has_the_same_name_as_when_the_script_runs(tmp_path):
         (["data", "--chunk-size", "much"], "chunk_size"),
     ],
 )
-def test_what_makes_no_sense_is_a_value_error_that_says_what_would(tmp_path, arguments, words):
+def test_what_makes_no_sense_is_refused_with_what_would(tmp_path, refused, arguments, words):
     script(tmp_path, "train_a.py", "import stoker\none = stoker.Dataset('x')\ntwo = stoker.Dataset('x')\n")
     script(tmp_path, "train_b.py", "nope = 3\n")
-    with pytest.raises(ValueError, match=words):
-        parse(*arguments)
+    code, message = refused(*arguments)
+    assert code == 2
+    assert words in message
 
 
 @pytest.mark.parametrize("text", ["x = 1 / 0", "import sys\nsys.exit(2)", "import no_such_thing"])
-def test_code_that_cannot_be_imported_is_an_error_that_names_the_line(tmp_path, text):
+def test_code_that_cannot_be_imported_is_an_error_that_names_the_line(tmp_path, refused, text):
     script(tmp_path, "broken_here.py", text)
-    with pytest.raises(StokerError, match=r"importing broken_here\.py .*broken_here\.py, line"):
-        parse("broken_here.py:d")
+    code, message = refused("broken_here.py:d")
+    assert code == 1
+    assert "importing broken_here.py" in message
+    assert "broken_here.py, line" in message

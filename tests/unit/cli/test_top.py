@@ -1,17 +1,18 @@
 """`stoker top`, drawn from figures made up here."""
 
 import io
-import json
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from tests.strategies import write_files
 
+import stoker
 from stoker.cli import main
 from stoker.cli.top import screen
-from stoker.metrics.stages import Stages, StageTotal
+from stoker.metrics.stages import StageTotal
 from stoker.metrics.stats import LoaderStats
-from stoker.metrics.status import About, ShownLoader, StatusWriter, figures
+from stoker.metrics.status import figures
 
 STAGES = {
     "wait": StageTotal(num_calls=1400, busy_s=0.9),
@@ -52,7 +53,7 @@ def stats(**changes):
 
 
 def loader(dataset="s3://lake/ranking/2026-11/", *, rank=0, age_s=0.4, pid=48213, **changes):
-    about = {"number": 1, "dataset": dataset, "rank": rank, "world_size": 8, "global_batch_size": 32768}
+    about = {"dataset": dataset, "rank": rank, "world_size": 8, "global_batch_size": 32768}
     process = {"pid": pid, "host": "node7", "command": "train.py --config ranking.yaml", "age_s": age_s}
     figure = figures(stats(**changes))
     return process | about | {"total": figure, "recent": figure}
@@ -129,22 +130,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "status"
 
 
-def test_the_command_shows_what_runs_once(folder, capsys):
-    publisher = StatusWriter(folder)
-    stages = Stages()
-    about = About(dataset="data/", rank=0, world_size=1, global_batch_size=64)
-    entry = ShownLoader(publisher, stages, lambda: (about, stats(epoch=7)))
-    entry.show()
-    stages("gather", 0, 10**9, 0)
-    assert main(["top", "--once"]) == 0
-    assert "of epoch 7" in capsys.readouterr().out
-    assert main(["top", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["loaders"]
-    assert found["dataset"] == "data/"
-    assert found["recent"]["stall_share"] == pytest.approx(0.18)
-    entry.close()
-    assert main(["top", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["loaders"] == []
+def test_the_command_shows_what_runs_once(folder, tmp_path, capsys):
+    data = str(write_files(tmp_path / "data", [300]))
+    with stoker.Loader(stoker.Dataset(data), batch_size=100, prefetch=0) as running:
+        running.set_epoch(7)
+        next(iter(running))
+        assert main(["top", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert "of epoch 7" in out
+    assert data[-20:] in out
 
 
 @pytest.mark.parametrize("interval", ["0", "soon", "-1", "nan"])

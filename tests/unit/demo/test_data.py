@@ -80,7 +80,7 @@ def test_a_complete_data_set_is_found_again(tmp_path):
 def test_a_data_set_that_lacks_a_file_or_its_marker_is_written_anew(tmp_path):
     data = make_data(tmp_path / "data", num_rows=200)
     data.paths[3].write_bytes(b"cut off")
-    assert find_data(data.folder, num_rows=200, seed=7) is None
+    assert find_data(data.folder, num_rows=200) is None
     assert make_data(data.folder, num_rows=200).sizes == data.sizes
     (data.folder / "complete.json").unlink()
     assert make_data(data.folder, num_rows=200).was_there is False

@@ -14,11 +14,9 @@ from stoker.demo.results import ARROW, PLAIN, RAM, STOKER, THREADS, Check, DemoR
 from stoker.demo.screen import Screen
 
 
-def epoch(number, busy):
+def epoch(busy):
     wall_s = 2.0 / busy
     return EpochResult(
-        epoch=number,
-        num_steps=100,
         num_rows=409_600,
         checksum=1,
         wall_s=wall_s,
@@ -31,7 +29,7 @@ def epoch(number, busy):
 
 
 def way(key, name, *busy):
-    epochs = tuple(epoch(i, share) for i, share in enumerate(busy))
+    epochs = tuple(map(epoch, busy))
     return WayResult(key=key, name=name, how=f"how <{name}> works", epochs=epochs)
 
 
@@ -96,7 +94,7 @@ def test_where_nobody_watches_lines_are_plain_text(result):
     with Screen(console) as screen:
         screen.begin("Stoker, epoch 1", 100)
         screen.advance()
-        screen.show_epoch("Stoker", result.way(STOKER).epochs[0])
+        screen.show_epoch("Stoker", 0, result.ways[3].epochs[0])
     text = console.file.getvalue()
     assert "\x1b" not in text
     assert re.search(r"Stoker +epoch 1 .* 18\.0% busy +36,864 rows/s", text)

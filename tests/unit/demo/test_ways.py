@@ -34,7 +34,7 @@ def table(data):
 @pytest.fixture
 def source(data):
     storage = storage_for(str(data.folder), storage_options=None)
-    return Source(urls=tuple(map(str, data.paths)), storage=storage, seed=7)
+    return Source(tuple(map(str, data.paths)), storage)
 
 
 @pytest.fixture(params=["plain", "threads", "arrow", "ram", "stoker"])
@@ -104,7 +104,7 @@ def test_an_epoch_can_be_left_early_and_leaves_no_thread(way):
 @pytest.mark.parametrize("make", [PlainReads, lambda s, num_threads: None], ids=["plain", "arrow"])
 def test_a_failed_read_reaches_the_loop(make, source, tmp_path):
     flaky = FlakyStorage(source.storage, every=20)
-    broken = Source(urls=source.urls, storage=flaky, seed=7)
+    broken = Source(source.urls, flaky)
     way = make(broken, num_threads=2) or ArrowCache(broken, folder=tmp_path / "arrow", num_threads=2)
     with closing(way.epoch(0)) as batches, pytest.raises((OSError, SourceError)):
         list(batches)
@@ -114,7 +114,7 @@ def test_an_arrow_epoch_reads_nothing_once_the_files_are_there(source, tmp_path)
     way = ArrowCache(source, folder=tmp_path / "arrow", num_threads=2)
     _batches(way, 0)
     counted = FlakyStorage(source.storage, every=None)
-    again = ArrowCache(Source(urls=source.urls, storage=counted, seed=7), folder=tmp_path / "arrow", num_threads=2)
+    again = ArrowCache(Source(source.urls, counted), folder=tmp_path / "arrow", num_threads=2)
     _batches(again, 1)
     assert counted.num_reads == len(source.urls)  # the footers alone
 

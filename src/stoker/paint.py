@@ -1,19 +1,24 @@
-"""How everything looks: one kind of table, one kind of list of facts, one place that opens consoles."""
+"""How everything looks on a terminal: one kind of table, of list of facts, of bar; one place that opens consoles."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal, TextIO, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from stoker.errors import printable, without_secrets
+
+MoveBar: TypeAlias = Callable[[float, float, str], object]
+"""Told how much is done, of how much, and words beside the bar."""
 
 # In a file or a pipe nothing is cut or folded: who reads it is a program, or a person with a wide screen.
 _PIPE_WIDTH = 4000
@@ -89,3 +94,16 @@ def print_error(console: Console, message: str, *, notes: Iterable[str] = ()) ->
 def print_line(console: Console, text: str, style: str = "") -> None:
     """Print text that may hold square brackets: folded between words on a terminal, one line in a pipe."""
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+
+
+@contextmanager
+def progress(messages: Console) -> Iterator[MoveBar]:
+    """Give what moves a bar with words behind it; where nobody watches, nothing."""
+    if not messages.is_terminal:
+        yield lambda _done, _total, _text: None
+        return
+    text = TextColumn("{task.description}", style="dim", markup=False)
+    # Often enough to be alive, rarely enough to take no time from what is measured.
+    with Progress(BarColumn(bar_width=24), text, console=messages, transient=True, refresh_per_second=4) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
