@@ -22,7 +22,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from stoker.metrics.stages import Span
 
@@ -32,16 +32,8 @@ _ROLES = {"stoker-batch": "batches", "stoker-window": "windows", "stoker-build":
 _LOOP = frozenset({"wait", "step"})
 
 
-class Recording(NamedTuple):
-    """What one loader has recorded.
-
-    Attributes:
-        name: Of the loader.
-        tracks: For each thread its name, its spans, and how many before them were dropped.
-    """
-
-    name: str
-    tracks: Sequence[tuple[str, Sequence[Span], int]]
+Recording: TypeAlias = "tuple[str, Sequence[tuple[str, Sequence[Span], int]]]"
+"""What one loader has recorded: its name, and for each thread its name, its spans, and how many before were dropped."""
 
 
 def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int) -> Iterator[bytes]:
@@ -55,7 +47,7 @@ def lines(recordings: Sequence[Recording], *, began_ns: int, began_unix_ns: int)
     about = {
         "producer": "stoker",
         "began_unix_ns": str(began_unix_ns),  # as text: JSON numbers are not exact beyond 2**53
-        "num_dropped_spans": sum(dropped for recording in recordings for _, _, dropped in recording.tracks),
+        "num_dropped_spans": sum(dropped for _, tracks in recordings for _, _, dropped in tracks),
     }
     yield b'{"displayTimeUnit":"ms","otherData":' + json.dumps(about).encode() + b',"traceEvents":[\n'
     write, separator = json.JSONEncoder(separators=(",", ":")).encode, ""
@@ -75,10 +67,11 @@ def _events(recordings: Sequence[Recording], began_ns: int) -> Iterator[dict[str
     tids = itertools.chain([pid], (tid for tid in itertools.count(1) if tid != pid))
     place = itertools.count(1)
     for number, recording in enumerate(recordings):
-        of = "" if len(recordings) == 1 else f"{recording.name}: "
+        loader, tracks = recording
+        of = "" if len(recordings) == 1 else f"{loader}: "
         made_and_used = enumerate(_pairs(recording, "step"), number << 32)
         arrows = {id(span): arrow for arrow, pair in made_and_used for span in pair}
-        for name, spans, dropped in sorted(recording.tracks, key=lambda track: _role(track[0])):
+        for name, spans, dropped in sorted(tracks, key=lambda track: _role(track[0])):
             for beside, nested in enumerate(nest(spans)):
                 tid = next(tids)
                 label = f"{of}{_role(name)[2]}" + (f" ({beside + 1})" if beside else "")
@@ -141,7 +134,7 @@ def _pairs(recording: Recording, stage: str) -> list[tuple[Span, Span]]:
     A loop that was left early comes to the same steps of the same epoch again: the first span after a making is its.
     """
     ends: dict[tuple[int, int], list[Span]] = {}
-    for _, spans, _ in recording.tracks:
+    for _, spans, _ in recording[1]:
         for span in spans:
             if span.stage in ("batch", stage):
                 ends.setdefault((span.epoch, span.step), []).append(span)

@@ -95,8 +95,8 @@ METRICS = (
 )
 
 
-class LoadersByName:
-    """Loaders by name, none of them kept alive.
+def stats_by_name(loaders: HasStats | Mapping[str, HasStats]) -> Callable[[], dict[str, LoaderStats]]:
+    """Return what tells what loaders have done so far, by name; it keeps none alive, and leaves out who is gone.
 
     Args:
         loaders: A loader, or several by name; a lone one is called "loader".
@@ -104,15 +104,9 @@ class LoadersByName:
     Raises:
         TypeError: What was given has no `stats`.
     """
-
-    def __init__(self, loaders: HasStats | Mapping[str, HasStats]) -> None:
-        named = loaders if isinstance(loaders, Mapping) else {"loader": loaders}
-        for name, loader in named.items():
-            if not isinstance(name, str) or not callable(getattr(loader, "stats", None)):
-                raise TypeError(f"give a loader, or loaders by name, not {name!r}: {type(loader).__name__}")
-        self._loaders = {printable(name, is_line=True): weakref.ref(loader) for name, loader in named.items()}
-
-    def stats(self) -> dict[str, LoaderStats]:
-        """Return what the loaders that are still there have done so far, by name."""
-        alive = {name: found for name, loader in self._loaders.items() if (found := loader()) is not None}
-        return {name: loader.stats() for name, loader in alive.items()}
+    named = loaders if isinstance(loaders, Mapping) else {"loader": loaders}
+    for name, loader in named.items():
+        if not isinstance(name, str) or not callable(getattr(loader, "stats", None)):
+            raise TypeError(f"give a loader, or loaders by name, not {name!r}: {type(loader).__name__}")
+    known = {printable(name, is_line=True): weakref.ref(loader) for name, loader in named.items()}
+    return lambda: {name: found.stats() for name, loader in known.items() if (found := loader()) is not None}

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from stoker.metrics.metrics import METRICS, HasStats, LoadersByName, Metric
+from stoker.metrics.metrics import METRICS, HasStats, Metric, stats_by_name
+from stoker.metrics.stats import LoaderStats
 
 try:
     from opentelemetry import metrics
@@ -36,17 +37,19 @@ def observe(loaders: HasStats | Mapping[str, HasStats], *, provider: MeterProvid
         loaders: A loader, or several by name: the attribute `loader`; a lone one is called "loader".
         provider: Where the instruments are made; the global one unless told.
     """
-    watched = LoadersByName(loaders)
+    stats = stats_by_name(loaders)
     meter = metrics.get_meter("stoker") if provider is None else provider.get_meter("stoker")
     for metric in METRICS:
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
         name = f"stoker.{metric.name}{_SUFFIXES[metric.unit]}"
-        make(name, [_callback(metric, watched)], unit=_UNITS[metric.unit], description=metric.text)
+        make(name, [_callback(metric, stats)], unit=_UNITS[metric.unit], description=metric.text)
 
 
-def _callback(metric: Metric, watched: LoadersByName) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _callback(
+    metric: Metric, stats: Callable[[], dict[str, LoaderStats]]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def read(_: CallbackOptions) -> Iterable[Observation]:
-        for labels, value in metric.values(watched.stats()):
+        for labels, value in metric.values(stats()):
             yield Observation(value, dict(zip(("loader", *metric.labels), labels, strict=True)))
 
     return read

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from stoker.metrics.metrics import METRICS, HasStats, LoadersByName
+from stoker.metrics.metrics import METRICS, HasStats, stats_by_name
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -42,11 +42,11 @@ class LoaderCollector(Collector):
     """
 
     def __init__(self, loaders: HasStats | Mapping[str, HasStats]) -> None:
-        self._watched = LoadersByName(loaders)
+        self._stats = stats_by_name(loaders)
 
     def collect(self) -> Iterable[Family]:
         """Yield every metric of every loader."""
-        stats = self._watched.stats()
+        stats = self._stats()
         for metric in METRICS:
             name = "_".join(part for part in ("stoker", metric.name, metric.unit) if part)
             make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

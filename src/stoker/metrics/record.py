@@ -81,7 +81,7 @@ class Trace:
         path = Path(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}.part")
         recordings = [
-            chrome.Recording(name, [(track.name, track.recorded(), track.num_dropped) for track in stages.tracks()])
+            (name, [(track.name, track.recorded(), track.num_dropped) for track in stages.tracks()])
             for name, stages in self._recorded
         ]
         lines = chrome.lines(recordings, began_ns=self._began_ns, began_unix_ns=self._began_unix_ns)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from stoker.metrics.stages import StageTotal
-from stoker.words import bytes_text, count_text, duration_text
+from stoker.words import bytes_text, count_text, duration_text, time_text
 
 _NONE = StageTotal()
 # Fields of `LoaderStats` that no two looks are subtracted in.
@@ -160,13 +160,13 @@ class LoaderStats:
             "windows": waits.batch_for_window_s,
             "room": waits.batch_for_room_s,
         }
-        loop = f"waited {_time(self.wait_s)} for batches ({self.stall_share:.0%} of its time), stepped "
-        waited = ", ".join(f"{_time(seconds)} for {what}" for what, seconds in awaited.items() if seconds >= 0.0005)
+        loop = f"waited {time_text(self.wait_s)} for batches ({self.stall_share:.0%} of its time), stepped "
+        waited = ", ".join(f"{time_text(seconds)} for {what}" for what, seconds in awaited.items() if seconds >= 0.0005)
         rows = {
             "epoch": f"{self.epoch}, step {self.epoch_step:,} of {self.epoch_steps:,}{left}",
             "done": f"{count_text(self.num_steps, 'step')}, {count_text(self.num_samples, 'sample')}",
             "speed": f"{self.samples_per_s:,.0f} samples/s, {self.steps_per_s:,.1f} steps/s" * bool(self.num_steps),
-            "the loop": (loop + _time(self.step_s)) * bool(self.num_steps),
+            "the loop": (loop + time_text(self.step_s)) * bool(self.num_steps),
             "ready": f"{count_text(self.num_ready, 'batch', plural='batches')} ahead of the step",
             "chunks": ", ".join(f"{num:,} {what}" for what, num in chunks.items() if num) or "none yet",
             "source": f"{bytes_text(self.fetched_bytes)} read" * bool(self.fetched_bytes),
@@ -180,10 +180,6 @@ class LoaderStats:
         added = {name: getattr(self, name) - getattr(earlier, name) for name in counted}
         stages = {name: total.since(earlier.stages.get(name, _NONE)) for name, total in self.stages.items()}
         return replace(self, **added, stages=stages)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms" if seconds < 0.9995 else duration_text(seconds)
 
 
 def _share(part: float, whole: float) -> float:

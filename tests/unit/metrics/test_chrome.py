@@ -10,7 +10,7 @@ from tests.unit.metrics.importer import read
 
 from stoker import Trace
 from stoker.metrics import chrome
-from stoker.metrics.chrome import Recording, nest, queue
+from stoker.metrics.chrome import nest, queue
 from stoker.metrics.stages import Span
 
 
@@ -24,7 +24,7 @@ def written(*recordings, began_ns=0):
 
 def recording(name="data", **tracks):
     names = {"loop": "MainThread", "batch": "stoker-batch-0", "window": "stoker-window", "build": "stoker-build-0"}
-    return Recording(name=name, tracks=[(names[key], spans, 0) for key, spans in tracks.items()])
+    return name, [(names[key], spans, 0) for key, spans in tracks.items()]
 
 
 ONE = recording(
@@ -116,7 +116,7 @@ def test_batches_whose_other_end_was_dropped_do_not_distort_the_queue():
 
 
 def test_dropped_spans_are_said_on_their_track_and_in_the_head():
-    found = written(Recording(name="data", tracks=[("MainThread", [span("step", 50, 60, step=9)], 7)]))
+    found = written(("data", [("MainThread", [span("step", 50, 60, step=9)], 7)]))
     assert found.errors == []
     assert found.other["num_dropped_spans"] == 7
     assert [s.name for s in found.slices if "dropped" in s.name] == [

@@ -14,9 +14,6 @@ from tests.strategies import sample_table, write_files
 from tests.unit.metrics.importer import read
 
 from stoker import Dataset, Loader, Trace
-from stoker.loader import loader as loader_module
-from stoker.loader.units import make_collator
-from stoker.metrics import status
 from stoker.testing import MemoryStorage, SlowStorage, write_parquet
 
 
@@ -240,25 +237,17 @@ def test_a_loader_keeps_a_status_file_while_it_runs(data, tmp_path):
     assert left == "0"
 
 
-class KeptTrace(Trace):
-    """A trace whose stages can be told of work from outside."""
-
-    def stages(self, name):
-        self.kept = super().stages(name)
-        return self.kept
-
-
 def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(status, "_of_this_process", status.StatusWriter(tmp_path / "status"))
-    trace = KeptTrace()
+    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
+    seen = []
 
-    def made_on_a_slow_machine(*args):
-        trace.kept("build", 0, time.perf_counter_ns(), 0)  # a thread has built a chunk meanwhile
-        assert list(tmp_path.glob("status/*")) == []
-        return make_collator(*args)
+    def transform(table):
+        seen.append(list(tmp_path.glob("status/*")))
+        return {"id": table["id"].to_numpy()}
 
-    monkeypatch.setattr(loader_module, "make_collator", made_on_a_slow_machine)
-    with Loader(Dataset(data), batch_size=50, trace=trace) as loader:
+    dataset = Dataset(data, chunk_size=5000, transform=transform, transform_version="1")
+    with Loader(dataset, batch_size=50) as loader:
+        assert seen == [[]]  # a chunk was built, to see what the transform makes
         next(iter(loader))
         until_s = time.monotonic() + 20
         while not (paths := list(tmp_path.glob("status/*.json"))) and time.monotonic() < until_s:

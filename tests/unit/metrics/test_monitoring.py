@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from stoker.metrics.metrics import METRICS, LoadersByName
+from stoker.metrics.metrics import METRICS, stats_by_name
 from stoker.metrics.record import nvtx_ranges
 from stoker.metrics.stages import NvtxRanges, StageTotal
 from stoker.metrics.stats import LoaderStats
@@ -48,18 +48,18 @@ def test_metrics_have_names_that_say_what_they_are():
 
 def test_loaders_are_watched_by_name_and_not_kept_alive():
     train, test = Loader(), Loader()
-    watched = LoadersByName({"train": train, "test": test})
-    assert list(watched.stats()) == ["train", "test"]
+    stats = stats_by_name({"train": train, "test": test})
+    assert list(stats()) == ["train", "test"]
     del test
     gc.collect()
-    assert list(watched.stats()) == ["train"]
-    assert list(LoadersByName(train).stats()) == ["loader"]
+    assert list(stats()) == ["train"]
+    assert list(stats_by_name(train)()) == ["loader"]
 
 
 @pytest.mark.parametrize("wrong", [3, {"train": 3}, {3: Loader()}, [Loader()]])
 def test_what_is_no_loader_is_refused(wrong):
     with pytest.raises(TypeError, match="loader"):
-        LoadersByName(wrong)
+        stats_by_name(wrong)
 
 
 def test_the_text_parses_with_the_official_client_and_has_every_value():

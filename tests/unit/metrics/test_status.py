@@ -1,24 +1,21 @@
+"""`stoker top` shows the loaders that run, and those alone; what is written for it costs training nothing."""
+
 import json
 import os
+import signal
 import subprocess
 import sys
+import textwrap
 import threading
 
 import pytest
+from tests.strategies import write_files
 
+import stoker
+from stoker.cli import main
 from stoker.metrics.stages import Stages
 from stoker.metrics.stats import LoaderStats
-from stoker.metrics.status import (
-    About,
-    ShownLoader,
-    StatusWriter,
-    folder,
-    is_ours,
-    namespace,
-    running,
-    started_ticks,
-    status_name,
-)
+from stoker.metrics.status import About, ShownLoader, StatusWriter, folder
 
 SECOND = 1_000_000_000
 ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
@@ -29,10 +26,19 @@ def stats(num_steps=0, **changes):
     return LoaderStats(**{"num_steps": num_steps, **usual, "stages": {}, **changes})
 
 
-def show(publisher, stages, look):
-    entry = ShownLoader(publisher, stages, lambda: None if (seen := look()) is None else (ABOUT, seen))
-    entry.show()
-    return entry
+@pytest.fixture
+def show():
+    """Have a writer tell of a loader whose figures are what a function returns."""
+    shown = []
+
+    def call(writer, stages, look):
+        shown.append(ShownLoader(writer, stages, lambda: None if (seen := look()) is None else (ABOUT, seen)))
+        shown[-1].show()
+        return shown[-1]
+
+    yield call
+    for loader in shown:
+        loader.close()
 
 
 def at(stages, seconds, stage="gather"):
@@ -45,42 +51,7 @@ def only_file(folder):
     return json.loads(path.read_text())
 
 
-def test_the_file_says_what_runs_and_goes_with_the_last_loader(tmp_path):
-    publisher = StatusWriter(tmp_path / "status")
-    stages, others = Stages(), Stages()
-    entry = show(publisher, stages, lambda: stats(3, elapsed_s=2.0))
-    other = show(publisher, others, lambda: stats(5))
-    assert not (tmp_path / "status").exists()
-    at(stages, 1)
-    content = only_file(tmp_path / "status")
-    assert content["pid"] == os.getpid()
-    assert [loader["total"]["num_steps"] for loader in content["loaders"]] == [3, 5]
-    assert content["loaders"][0]["world_size"] == 4
-
-    entry.close()
-    at(others, 3)
-    assert [loader["number"] for loader in only_file(tmp_path / "status")["loaders"]] == [2]
-    other.close()
-    other.close()
-    assert list((tmp_path / "status").iterdir()) == []
-    at(others, 9)
-    assert list((tmp_path / "status").iterdir()) == []
-
-
-def test_a_loader_in_the_making_is_not_told_of_and_costs_the_next_nothing(tmp_path):
-    publisher = StatusWriter(tmp_path / "status")
-    stages = Stages()
-    entry = ShownLoader(publisher, stages, lambda: (ABOUT, stats(3)))
-    at(stages, 1)
-    assert not (tmp_path / "status").exists()
-    entry.show()
-    at(stages, 1.001)
-    assert [loader["number"] for loader in only_file(tmp_path / "status")["loaders"]] == [1]
-    ShownLoader(publisher, Stages(), lambda: 1 / 0).close()  # one that failed to open
-    assert len(only_file(tmp_path / "status")["loaders"]) == 1
-
-
-def test_it_is_written_once_a_second_whatever_happens(tmp_path):
+def test_it_is_written_once_a_second_whatever_happens(tmp_path, show):
     looks = []
     publisher = StatusWriter(tmp_path)
     stages, others = Stages(), Stages()
@@ -92,7 +63,7 @@ def test_it_is_written_once_a_second_whatever_happens(tmp_path):
     assert len(looks) == 4
 
 
-def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
+def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path, show):
     publisher = StatusWriter(tmp_path)
     stages = Stages()
     show(publisher, stages, lambda: stats())
@@ -102,7 +73,7 @@ def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_rates_are_those_of_the_last_seconds(tmp_path):
+def test_rates_are_those_of_the_last_seconds(tmp_path, show):
     steps = [0]
     publisher = StatusWriter(tmp_path)
     stages = Stages()
@@ -116,7 +87,7 @@ def test_rates_are_those_of_the_last_seconds(tmp_path):
     assert loader["recent"]["elapsed_s"] == 5.0
 
 
-def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path):
+def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path, show):
     publisher = StatusWriter(tmp_path)
     stages, others = Stages(), Stages()
     show(publisher, stages, lambda: None)
@@ -128,30 +99,14 @@ def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path):
     assert stages.totals()["gather"].num_calls == 2
 
 
-def test_a_folder_that_others_may_write_to_is_not_used(tmp_path):
-    shared, good = tmp_path / "shared", tmp_path / "good"
-    shared.mkdir()
-    shared.chmod(0o777)
-    (tmp_path / "link").symlink_to(shared)
-    assert not is_ours(shared)
-    assert not is_ours(tmp_path / "link")
-    for place in (tmp_path / "file" / "none", shared, tmp_path / "link", good):
-        stages = Stages()
-        show(StatusWriter(place), stages, lambda: stats())
-        at(stages, 1)
-    assert list(shared.iterdir()) == []
-    assert len(list(good.iterdir())) == 1
-    assert good.stat().st_mode & 0o777 == 0o700
-
-
-def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path):
+def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path, show):
     stages = Stages()
     show(StatusWriter(None), stages, lambda: 1 / 0)
     at(stages, 1)
     assert stages.on_due is None
 
 
-def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path):
+def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path, show):
     publisher = StatusWriter(tmp_path)
     stages = Stages()
     entries = []
@@ -168,82 +123,139 @@ def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path)
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_the_user_says_where_the_file_is_or_that_there_is_none(tmp_path):
-    assert folder({"STOKER_STATUS": "off"}) is None
-    assert folder({"STOKER_STATUS": ""}) is None
-    assert folder({"STOKER_STATUS": str(tmp_path)}) == tmp_path
-    assert folder({"TMPDIR": "/elsewhere"}) == folder({}) != tmp_path
+# ---------------------------------------------------------------------- as users see it
 
 
-# ---------------------------------------------------------------------- read
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder of the files, named as users name it."""
+    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
+    return tmp_path / "status"
 
 
-def write(folder, *, pid=None, ticks=None, where=None):
-    pid = os.getpid() if pid is None else pid
-    ticks = started_ticks(pid) if ticks is None else ticks
-    loaders = [{"number": 1}]
-    content = {"format": 1, "pid": pid, "host": "here", "command": "train.py", "time": 1000.0, "loaders": loaders}
-    path = folder / f"{namespace() if where is None else where}-{pid}-{ticks}.json"
-    path.write_text(json.dumps(content))
-    return path
+@pytest.fixture
+def data(tmp_path):
+    return str(write_files(tmp_path / "data", [300, 200]))
 
 
-def ended_pid():
-    process = subprocess.Popen([sys.executable, "-c", ""])
+@pytest.fixture
+def top(capsys):
+    """Return what `stoker top --json` shows."""
+
+    def call():
+        assert main(["top", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["loaders"]
+
+    return call
+
+
+def training(data, batch_size=50, **options):
+    """A loader whose loop has had a batch, by whose end the file is written."""
+    loader = stoker.Loader(stoker.Dataset(data), batch_size=batch_size, prefetch=0, **options)
+    next(iter(loader))
+    return loader
+
+
+def test_loaders_are_shown_from_their_first_batch_until_they_are_closed(data, place, top):
+    waiting = stoker.Loader(stoker.Dataset(data), batch_size=50)
+    assert top() == []
+    assert not place.exists()
+    with training(data, rank=1, world_size=4):
+        _, shown = top()
+        assert (shown["pid"], shown["dataset"], shown["rank"], shown["world_size"]) == (os.getpid(), data, 1, 4)
+        assert shown["total"]["epoch_steps"] == 10 // 4 + 1
+        assert place.stat().st_mode & 0o777 == 0o700
+        waiting.close()
+    assert top() == []
+    assert list(place.iterdir()) == []
+
+
+TRAINING = """
+    import os, sys
+    import stoker
+
+    loader = stoker.Loader(stoker.Dataset(sys.argv[1]), batch_size=50, prefetch=0)
+    next(iter(loader))
+    if len(sys.argv) > 2 and os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    print("trains", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def train(data, place):
+    """Train in a process of its own, until its standard input ends."""
+    started = []
+
+    def start(*more):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(TRAINING), data, *more],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "trains\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+
+
+@pytest.mark.parametrize("more", [(), ("and forks",)], ids=["alone", "with a fork that lives on"])
+def test_another_process_is_shown_until_it_is_killed_and_its_file_goes(train, place, top, more):
+    process = train(*more)
+    assert [one["pid"] for one in top()] == [process.pid]
+    process.send_signal(signal.SIGKILL)
     process.wait()
-    return process.pid
+    assert top() == []
+    assert list(place.iterdir()) == []
 
 
-def test_loaders_of_living_processes_are_found(tmp_path):
-    write(tmp_path)
-    expected = {"pid": os.getpid(), "host": "here", "command": "train.py", "age_s": 2.5, "number": 1}
-    assert running(tmp_path, now=1002.5) == [expected]
+def test_whoever_writes_first_removes_what_killed_processes_left(train, data, place):
+    process = train()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(list(place.iterdir())) == 1
+    with training(data):
+        (path,) = place.iterdir()
+        assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        lambda: {"pid": ended_pid(), "ticks": 7},
-        lambda: {"pid": ended_pid(), "ticks": 0},
-        lambda: {"ticks": 1},  # its pid is another process's by now
-    ],
-)
-def test_files_of_processes_that_have_ended_are_removed(tmp_path, changes):
-    write(tmp_path, **changes()).with_suffix(".new").write_text("half")
-    assert running(tmp_path, now=1000.0) == []
-    assert list(tmp_path.iterdir()) == []
+def test_files_that_are_none_of_ours_are_passed_over(data, place, top):
+    place.mkdir(mode=0o700)
+    (place / "notes.json").write_text("{")
+    with training(data):
+        assert len(top()) == 1
+    assert [path.name for path in place.iterdir()] == ["notes.json"]
 
 
-def test_whoever_writes_first_removes_what_killed_processes_left(tmp_path):
-    write(tmp_path, pid=ended_pid(), ticks=7)
-    foreign = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
-    publisher = StatusWriter(tmp_path)
-    stages = Stages()
-    show(publisher, stages, lambda: stats())
-    at(stages, 1)
-    assert sorted(tmp_path.iterdir()) == sorted([foreign, tmp_path / status_name(os.getpid())])
+def test_a_folder_that_others_may_write_to_is_neither_used_nor_read(data, tmp_path, monkeypatch, top):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "link").symlink_to(shared)
+    for place in (tmp_path / "none" / "none", shared, tmp_path / "link"):
+        monkeypatch.setenv("STOKER_STATUS", str(place))
+        with training(data):
+            assert top() == []
+    assert list(shared.iterdir()) == []
 
 
-def test_another_containers_files_are_shown_while_fresh_and_left_alone(tmp_path):
-    path = write(tmp_path, pid=ended_pid(), ticks=7, where=1)
-    assert len(running(tmp_path, now=1001.0)) == 1
-    assert running(tmp_path, now=2000.0) == []
-    assert path.exists()
-    running(tmp_path, now=1_000_000.0)
-    assert not path.exists()
+@pytest.mark.parametrize("value", ["off", ""])
+def test_the_user_may_want_no_file(data, tmp_path, monkeypatch, top, value):
+    monkeypatch.setenv("STOKER_STATUS", value)
+    with training(data):
+        assert top() == []
 
 
-def test_files_that_are_none_of_ours_are_passed_over(tmp_path):
-    (tmp_path / "notes.json").write_text("{")
-    (tmp_path / "2-2.json").write_text('{"format": 99}')
-    (tmp_path / "3-3.json").write_text("[]")
-    write(tmp_path)
-    assert len(running(tmp_path, now=1000.0)) == 1
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_a_folder_of_somebody_elses_is_not_read(tmp_path):
-    write(tmp_path)
-    tmp_path.chmod(0o777)
-    assert running(tmp_path, now=1000.0) == []
-    assert running(tmp_path / "none", now=1000.0) == []
+def test_the_folder_is_the_same_for_jobs_and_shells(tmp_path):
+    assert folder({"TMPDIR": "/elsewhere", "XDG_RUNTIME_DIR": "/elsewhere"}) == folder({})
+    assert folder({"STOKER_STATUS": str(tmp_path)}) == tmp_path
