@@ -36,18 +36,23 @@ class Cuda:
     def synchronize(self):
         self.events.append("synchronized")
 
+    def Stream(self, device):  # noqa: N802
+        return self
+
+    def device(self, device):
+        return contextlib.nullcontext()
+
+    def cudart(self):
+        return self
+
 
 @pytest.fixture
-def cuda(monkeypatch):
-    cuda = Cuda()
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: cuda)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
-    return cuda
+def cuda():
+    return Cuda()
 
 
 def test_memory_is_registered_as_long_as_anybody_looks_at_it(cuda):
-    stream = CudaStream(torch.device("cuda", 0))
+    stream = CudaStream(torch.device("cuda", 0), cuda=cuda)
     buffer = stream.allocate(5_000)
     assert buffer.shape == (5_000,)
     assert cuda.registered == {buffer.ctypes.data: 5_000}
@@ -62,13 +67,15 @@ def test_memory_is_registered_as_long_as_anybody_looks_at_it(cuda):
     assert cuda.events == ["synchronized", "unregistered"]  # nothing copies from it any more
 
 
-def test_a_child_does_not_unregister_what_is_its_parents(cuda, monkeypatch):
-    buffer = CudaStream(torch.device("cuda", 0)).allocate(64)
-    pid = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-    del buffer
-    gc.collect()
-    assert cuda.registered
+def test_a_child_does_not_unregister_what_is_its_parents(cuda):
+    buffer = CudaStream(torch.device("cuda", 0), cuda=cuda).allocate(64)
+    child = os.fork()
+    if child == 0:
+        del buffer
+        gc.collect()
+        os._exit(0 if cuda.registered else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert cuda.registered == {buffer.ctypes.data: 64}
 
 
 def test_memory_that_cannot_be_registered_is_pinned_by_torch(cuda, monkeypatch):
@@ -85,6 +92,6 @@ def test_memory_that_cannot_be_registered_is_pinned_by_torch(cuda, monkeypatch):
     real_zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *a, **o: zeros(*a, **o) if "device" in o else real_zeros(*a, **o))
     monkeypatch.setattr(torch, "empty", empty)
-    buffer = CudaStream(torch.device("cuda", 0)).allocate(100)
+    buffer = CudaStream(torch.device("cuda", 0), cuda=cuda).allocate(100)
     np.testing.assert_array_equal(buffer, np.zeros(100, np.uint8))
     assert asked == [True]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import weakref
 from contextlib import AbstractContextManager
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -23,12 +23,13 @@ class CudaStream:
     Args:
         device: A CUDA device with its index: threads that assemble batches have a current device of their own, which
             would be GPU 0 whatever the training loop has chosen.
+        cuda: What memory is registered with, and streams are made by.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, cuda: Any = torch.cuda) -> None:
         assert device.index is not None
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._device, self._cuda = device, cuda
+        self._stream = cuda.Stream(device)
 
     @property
     def device(self) -> torch.device:
@@ -40,13 +41,13 @@ class CudaStream:
 
         Our own memory, which CUDA is told of: torch's is rounded up to a power of two, and takes 31 ms for 64 MiB.
         """
-        with torch.cuda.device(self._device):  # otherwise the thread makes a context on GPU 0, half a gigabyte each
+        with self._cuda.device(self._device):  # otherwise the thread makes a context on GPU 0, half a gigabyte each
             buffer = memory_in_huge_pages(num_bytes, is_inherited=False)
             address = buffer.ctypes.data
-            cudart = torch.cuda.cudart()
+            cudart = self._cuda.cudart()
             if int(cudart.cudaHostRegister(address, num_bytes, _PORTABLE)) == 0:
                 # With the array, before what that lies in; at the end of the process the system sees to it.
-                weakref.finalize(buffer, _unregister, address, self._stream, os.getpid()).atexit = False
+                weakref.finalize(buffer, _unregister, address, self._stream, cudart, os.getpid()).atexit = False
                 return buffer
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device=self._device)  # whoever launches next would be told of that error
@@ -80,10 +81,10 @@ class CudaStream:
             tensor.record_stream(stream)
 
 
-def _unregister(address: int, stream: torch.cuda.Stream, pid: int) -> None:
+def _unregister(address: int, stream: torch.cuda.Stream, cudart: Any, pid: int) -> None:
     """Have CUDA forget pinned memory, once nothing copies from it any more."""
     if os.getpid() != pid:  # a child has the memory, and no CUDA
         return
     with contextlib.suppress(RuntimeError):  # of a device that has failed, about which others are told
         stream.synchronize()
-        torch.cuda.cudart().cudaHostUnregister(address)
+        cudart.cudaHostUnregister(address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 
@@ -83,16 +83,8 @@ class Crossing:
         return fields
 
 
-class OnDevice(NamedTuple):
-    """One of the batches that cross.
-
-    Attributes:
-        crossing: They.
-        number: Of it among them.
-    """
-
-    crossing: Crossing
-    number: int
+OnDevice: TypeAlias = tuple[Crossing, int]
+"""One of the batches that cross: all of them, and its number."""
 
 
 class DeviceDelivery(Delivery):
@@ -147,7 +139,7 @@ class DeviceDelivery(Delivery):
                 # Where two pieces were put together, these own memory, too.
                 copies.memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
-        return OnDevice(Crossing(lambda: [tensors], copies.memory, copied, made), 0)
+        return Crossing(lambda: [tensors], copies.memory, copied, made), 0
 
     @property
     def prepare_together(self) -> Callable[[Together, DeliveryForm], list[OnDevice]]:
@@ -161,14 +153,14 @@ class DeviceDelivery(Delivery):
             cut = begin(together, copies, form)
             copied = self._stream.mark()
         crossing = Crossing(cut, copies.memory, copied, together)
-        return [OnDevice(crossing, number) for number in range(len(together.sizes))]
+        return [(crossing, number) for number in range(len(together.sizes))]
 
     def _copies(self, form: DeliveryForm) -> Copies:
         return Copies(self._stream.copy, self._resident, {} if form.is_widened else form.compact)
 
     def deliver(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
-        crossing = prepared.crossing
+        crossing, number = prepared
         stream = self._stream.current()
         if stream not in crossing.streams:
             self._stream.wait(crossing.copied, crossing.memory)
@@ -176,7 +168,7 @@ class DeviceDelivery(Delivery):
                 with self._lock:
                     self._in_flight = [one for one in [*self._in_flight, crossing] if not one.copied.query()]
             crossing.streams.add(stream)
-        return crossing.take(prepared.number)
+        return crossing.take(number)
 
 
 def _shared_in_one_storage(made: Made) -> Tensors:
