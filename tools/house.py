@@ -253,11 +253,14 @@ class House:
 def _insides(file: File) -> Iterator[str]:
     for node in ast.walk(file.tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "stoker":
+            if node.module == "stoker.cli" and [alias.name for alias in node.names] == ["main"]:
+                continue  # the command, as users have it
             if node.module not in PUBLIC_MODULES:
                 yield node.module
-            for alias in node.names:
-                if f"{node.module}.{alias.name}" not in PUBLIC_MODULES and not alias.name[0].isupper():
-                    yield f"{node.module}.{alias.name}"
+            for alias in node.names if node.module == "stoker" else ():
+                is_public = alias.name[0].isupper() or alias.name == "watch" or f"stoker.{alias.name}" in PUBLIC_MODULES
+                if not is_public:
+                    yield f"stoker.{alias.name}"
         elif isinstance(node, ast.Import):
             yield from (
                 one.name for one in node.names if one.name.startswith("stoker") and one.name not in PUBLIC_MODULES
@@ -265,7 +268,7 @@ def _insides(file: File) -> Iterator[str]:
         elif (
             isinstance(node, ast.Attribute)
             and re.match(r"_[a-z]", node.attr)
-            and getattr(node.value, "id", "") != "self"
+            and getattr(node.value, "id", "") not in ("self", "os")  # os._exit is the system's
         ):
             yield node.attr
 

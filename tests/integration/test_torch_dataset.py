@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker.fields.spec import Ragged
+from stoker import Ragged
 from stoker.torch import TorchDataset, TorchLoader
 
 pytestmark = [

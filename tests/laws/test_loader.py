@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.strategies import check_samples, file_sizes, write_files
 
 import stoker
-from stoker.fields.spec import Ragged
+from stoker import Ragged
 
 
 def flat_bytes(array) -> bytes:

@@ -17,7 +17,7 @@ from tests.laws.units_data import chunks_of, cut_rows, datasets, groups, windows
 from tests.oracles.draws import BLOCK_ROWS
 
 import stoker
-from stoker.fields.spec import Ragged
+from stoker import Ragged
 
 KINDS = {
     "group": {"group_by": "key"},

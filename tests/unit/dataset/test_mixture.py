@@ -7,10 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture
-from stoker.errors import FieldError
-from stoker.fields.spec import Entry, Spec
+from stoker import Dataset, Entry, FieldError, Mixture, Spec
 
 WEB, CODE = Dataset("nowhere/web"), Dataset("nowhere/code")
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker
-from stoker.fields.spec import Entry, Spec
-from stoker.loader.sequence import SequenceShard
+from stoker import Entry, SequenceShard, Spec
 
 layouts = st.sampled_from(["contiguous", "zigzag"])
 

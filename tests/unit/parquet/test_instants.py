@@ -7,8 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.dataset.dataset import Dataset
-from stoker.errors import FieldError
+from stoker import Dataset, FieldError
 
 US = pa.timestamp("us")
 SOUND = [
