@@ -88,13 +88,7 @@ def option(
     if not value:
         parser.add_argument(name, action="store_true", help=text)
         return
-    told = (
-        ""
-        if default is None
-        else f" (default: {default:g})"
-        if isinstance(default, float)
-        else f" (default: {default})"
-    )
+    told = "" if default is None else f" (default: {default})"
     parser.add_argument(name, help=text + told, default=default, **{"metavar": value, "type": kind} | more)
 
 

@@ -65,7 +65,7 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     option(loader, "--processes", "its transform runs in processes")
     ranks = "compare the --json of several ranks, and name the one that is slow"
     option(parser, "--ranks FILE", ranks, nargs="+")
-    option(parser, "--budget S", "seconds for all of it", seconds, 60.0)
+    option(parser, "--budget S", "seconds for all of it", seconds, 60)
     option(parser, "--scratch DIR", "where experiments write (default: beside the cache)", folder)
     option(parser, "--verify", "run the best fix once more, and print promised and came")
     option(parser, "--gpu-hour PRICE", "what an hour of one GPU costs", float)

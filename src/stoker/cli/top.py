@@ -70,7 +70,7 @@ stoker top --once
 stoker top --json | jq '.loaders[].recent.stall_share'""",
     )
     option(parser, "--once", "print once and exit; so it does in a pipe")
-    option(parser, "--interval S", "seconds between two looks", seconds, 1.0)
+    option(parser, "--interval S", "seconds between two looks", seconds, 1)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
