@@ -140,8 +140,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 if name:
                     print_line(messages, name, "bold cyan")
                 with _showing(messages) as show_progress:
-                    how = {"part": options.part, "on_progress": show_progress, "stop_event": stop_event}
-                    found = warm(chunks.builder, pool=chunks.pool(config.num_threads), **how)
+                    found = warm(
+                        chunks.builder,
+                        pool=chunks.pool(config.num_threads),
+                        part=options.part,
+                        on_progress=show_progress,
+                        stop_event=stop_event,
+                    )
                 warmed[name] = _warmed(chunks, found, None if options.part else unit)
     finally:
         opened.close()
