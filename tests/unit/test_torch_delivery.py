@@ -263,7 +263,7 @@ def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, col
     for one, other in zip(together, alone, strict=True):
         fields, expected = (delivery.deliver(batch) for batch in (one, other))
         assert list(fields) == list(expected) == columns
-        known = {tensor.untyped_storage().data_ptr() for tensor in one.crossing.memory}
+        known = {tensor.untyped_storage().data_ptr() for tensor in one[0].memory}
         for name in columns:
             for mine, right in zip(all_tensors(fields[name]), all_tensors(expected[name]), strict=True):
                 assert mine.dtype == right.dtype
