@@ -291,7 +291,7 @@ def test_a_stream_waits_once_for_batches_that_crossed_together(tmp_path):
     stream.now = 1  # the loop goes on elsewhere
     ids.append(delivery.deliver(batches[2])["id"])
     assert stream.num_waits == 2
-    assert len(stream.recorded) == 2 * len(batches[0].crossing.memory)
+    assert len(stream.recorded) == 2 * len(batches[0][0].memory)
     stream.run()
     assert torch.cat(ids).tolist() == list(range(12))
     window.close()

@@ -172,13 +172,13 @@ def make_data(
 
     with ThreadPoolExecutor(num_cores(), thread_name_prefix="stoker-demo-write") as pool:
         files = list(pool.map(write, range(num_files)))
-    found: dict[str, Any] = {"num_rows": num_rows, "sizes": {name: size for name, size, _ in files}}
-    found["checksum"] = sum(checksum for *_, checksum in files) % 2**64
+    written: dict[str, Any] = {"num_rows": num_rows, "sizes": {name: size for name, size, _ in files}}
+    written["checksum"] = sum(checksum for *_, checksum in files) % 2**64
     aside = folder / f".{_MARKER}.{os.getpid()}"
-    aside.write_text(json.dumps({"version": _VERSION} | found, indent=1))
+    aside.write_text(json.dumps({"version": _VERSION} | written, indent=1))
     # Last of all: an interrupted run leaves files without a marker, which the next one writes anew.
     aside.replace(folder / _MARKER)
-    return DemoData(folder=folder, **found)
+    return DemoData(folder=folder, **written)
 
 
 def find_data(folder: Path, *, num_rows: int) -> DemoData | None:

@@ -124,7 +124,7 @@ def _measured_rate(known: KnownSet, built: Sequence[int]) -> float:
         SourceError: It cannot be read.
     """
     start_s = time.perf_counter()
-    num_rows = sum(table.num_rows for _, table in known.catalogue.read(built[0]))
+    num_rows = int(sum(table.num_rows for _, table in known.catalogue.read(built[0])))
     return min(num_cores(), len(built)) * num_rows / max(time.perf_counter() - start_s, 1e-9)
 
 
