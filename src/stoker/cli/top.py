@@ -162,9 +162,9 @@ def _title(loader: Mapping[str, Any], width: int) -> Text:
     if is_old:
         who.append(f"no news for {duration_text(loader['age_s'])}")
     tail = "  " + " · ".join(who)
-    if loader["command"] and width - len(tail) > 80:
-        tail += f" · {loader['command']}"
     name = _short(loader["dataset"], max(12, width - len(tail)))
+    if loader["command"] and width - len(name) - len(tail) > 12:  # what is left over
+        tail += f" · {loader['command']}"
     title = Text.assemble((name, "bold cyan"), (tail, "yellow" if is_old else "dim"))
     title.truncate(width, overflow="ellipsis")
     return title
