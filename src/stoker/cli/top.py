@@ -163,7 +163,7 @@ def _title(loader: Mapping[str, Any], width: int) -> Text:
         who.append(f"no news for {duration_text(loader['age_s'])}")
     tail = "  " + " · ".join(who)
     name = _short(loader["dataset"], max(12, width - len(tail)))
-    if loader["command"] and width - len(name) - len(tail) > 12:  # what is left over
+    if loader["command"] and len(name) + len(tail) + len(loader["command"]) + 3 <= width:
         tail += f" · {loader['command']}"
     title = Text.assemble((name, "bold cyan"), (tail, "yellow" if is_old else "dim"))
     title.truncate(width, overflow="ellipsis")
