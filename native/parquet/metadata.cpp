@@ -48,10 +48,14 @@ bool read_inner_header(ThriftReader& in, bool has_levels, Page& page) {
 
 bool read_inner_header_v2(ThriftReader& in, Page& page) {
   Required required{6};
+  bool is_known = true;
   for (Field field; in.next(field);) {
     required.see(field);
     if (field.is(1, kI32)) {
       page.num_entries = in.zigzag();
+    } else if (field.is(2, kI32) || field.is(3, kI32)) {  // nulls and rows, which nobody needs, and which may not lie
+      const int64_t num = in.zigzag();
+      is_known &= num >= 0 && num <= kMostNumber;
     } else if (field.is(4, kI32)) {
       page.encoding = in.zigzag();
     } else if (field.is(5, kI32)) {
@@ -63,7 +67,7 @@ bool read_inner_header_v2(ThriftReader& in, Page& page) {
       in.skip(field.type);
     }
   }
-  return required.are_there();
+  return is_known && required.are_there();
 }
 
 void read_header(ThriftReader& in, Page& page) {
