@@ -417,7 +417,7 @@ class Batches:
         places: Int64 | None = None
         if self._num_sets > 1 or self._source_field is not None:
             # Data set after data set, so that the windows of each are gathered from once.
-            found = [lanes[lane].datasets_of(*one) for lane, its_ranges in by_lane for one in its_ranges]
+            found = [lanes[lane].order.components(*one) for lane, its_ranges in by_lane for one in its_ranges]
             whose = np.concatenate([np.empty(0, dtype=np.int64), *found])
             parts = sorted(parts, key=lambda part: part.window.which)
             places = np.empty_like(whose)

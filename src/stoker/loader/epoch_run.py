@@ -269,11 +269,12 @@ class Run:
                 slice(0, None, 3)  █           █           █
                 slice(1, None, 3)      █           █
                 slice(2, None, 3)          █           █
-        room: How many batches it may have ahead to begin with; see `allow`. As many as `batches` says unless told.
+        room: How many batches it may have ahead to begin with; see `ReadyQueue`. As many as `batches` says unless told.
 
     Attributes:
         steps: Which samples of each lane belong to which step, from `position` on.
         progress: Where it stands.
+        queue: Makes its batches ahead of their step.
         is_abandoned: Whether nobody asks for its batches any more.
         num_left: Steps that have not been handed over.
     """
@@ -319,7 +320,7 @@ class Run:
         self._lanes = [
             Lane(lane, opened, self._filler, units_in=orders.units_in, **told) for lane in orders.lanes_of_epoch(epoch)
         ]
-        self._queue: ReadyQueue[tuple[Any, int]] = ReadyQueue(
+        self.queue: ReadyQueue[tuple[Any, int]] = ReadyQueue(
             self._make,
             num_results=len(self._numbers),
             depth=batches.prefetch,
@@ -328,15 +329,6 @@ class Run:
             waiting=partial(stages.span, "wait_room"),
             room=room,
         )
-
-    @property
-    def num_ready(self) -> int:
-        """Batches that wait for their step."""
-        return self._queue.num_ready
-
-    def allow(self, room: int) -> None:
-        """Have no more batches ahead than this from now on: others may count with them."""
-        self._queue.allow(room)
 
     def next(self) -> tuple[Any, int]:
         """Return the next step's batch as it was prepared, and how many samples it has.
@@ -355,13 +347,13 @@ class Run:
         if not self.num_left:
             raise StopIteration
         try:
-            if self._queue.is_ready and not stages.shows_each:  # nothing to wait in
-                prepared = self._queue.get()
+            if self.queue.is_ready and not stages.shows_each:  # nothing to wait in
+                prepared = self.queue.get()
                 stages("wait", start_ns, time.perf_counter_ns(), 0)
             else:
                 self._subject = self._subject_of(numbers[number])
                 with stages.span("wait", subject=self._subject):
-                    prepared = self._queue.get()
+                    prepared = self.queue.get()
         except Exception as error:
             if self._is_closed:
                 # Whatever failed then failed because its cache, windows or threads were being closed.
@@ -404,7 +396,7 @@ class Run:
         for lane in self._lanes:
             lane.stop()
         with self._closing:
-            self._queue.close()
+            self.queue.close()
             for lane in self._lanes:
                 lane.close()
             self._filler.close()
@@ -486,7 +478,7 @@ class NextEpoch:
     @property
     def num_ready(self) -> int:
         """Batches that are ready for an epoch that nobody has asked for yet."""
-        return 0 if self._begun is None else self._begun[1].num_ready
+        return 0 if self._begun is None else self._begun[1].queue.num_ready
 
     def take(self, start: Position) -> Run | None:
         """Return the run that begins at `start`, if it was begun; any other is closed.
@@ -499,7 +491,7 @@ class NextEpoch:
         if begun[0] != start:
             begun[1].close()
             return None
-        begun[1].allow(self._prefetch)
+        begun[1].queue.allow(self._prefetch)
         return begun[1]
 
     def began(self, start: Position, run: Run) -> None:
@@ -522,7 +514,7 @@ class NextEpoch:
             return
         room = min(self._prefetch - run.num_left, _MOST_READY)  # beside those that are left of this run
         if self._begun is not None:
-            self._begun[1].allow(room)
+            self._begun[1].queue.allow(room)
         elif self._is_likely and 0 < run.num_left <= self.lead:
             start = run.progress.position.next_epoch()
             try:

@@ -26,7 +26,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stoker.fields.offsets import Int64
 from stoker.loader.fill import Filler
 from stoker.loader.gather import Part, Range
 from stoker.loader.opened import OpenDatasets
@@ -58,6 +57,9 @@ class Lane:
         on_open: Called with each window that was opened, before anybody has it.
         begins_at: Behind which share of a window's chunks to begin with having them built. All of them are waited for,
             so hosts that share a mirror may each begin elsewhere, and fetch what others have built by then.
+
+    Attributes:
+        order: As given.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Lane:
         on_open: Callable[[Window], object],
         begins_at: float = 0.0,
     ) -> None:
-        self._order, self._opened, self._filler, self._begins_at = order, opened, filler, begins_at
+        self.order, self._opened, self._filler, self._begins_at = order, opened, filler, begins_at
         self._units_in, self._stages, self._subject_at, self._on_open = units_in, stages, subject_at, on_open
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
         self._lock = threading.RLock()
@@ -103,7 +105,7 @@ class Lane:
         """
         found: list[tuple[_Key, list[Range]]] = []
         for start, stop in ranges:
-            for which, epoch, first, last in self._order.stretches(start, stop):
+            for which, epoch, first, last in self.order.stretches(start, stop):
                 borders = self._order_of(which, epoch)[1]
                 number = bisect_right(borders, first) - 1
                 while first < last:
@@ -119,10 +121,6 @@ class Lane:
                 return None
         return [Part(self._window(key), pieces) for key, pieces in found]
 
-    def datasets_of(self, start: int, stop: int) -> Int64:
-        """Return the number of the data set of each position. Shape [B]."""
-        return self._order.components(start, stop)
-
     def pass_by(self, position: int) -> int:
         """Let go of the windows that no step from this position on needs, but by asking again.
 
@@ -132,14 +130,14 @@ class Lane:
         nexts: list[tuple[int, int]] = []  # of each data set, its own epoch and the window there that comes next
         looks_again = []
         with self._lock:
-            for which, (epoch, place) in enumerate(self._order.streams_at(position)):
+            for which, (epoch, place) in enumerate(self.order.streams_at(position)):
                 number, border = 0, place + 1  # where the own epoch is not open yet
                 if (known := self._orders.get((which, epoch))) is not None:
                     borders = known[1]
                     number = bisect_right(borders, place) - 1
                     border = borders[min(number + 1, len(borders) - 1)]
                 nexts.append((epoch, number))
-                looks_again.append(self._order.first_use(which, epoch, border - 1) + 1)
+                looks_again.append(self.order.first_use(which, epoch, border - 1) + 1)
             for over in [one for one in self._orders if one[1] < nexts[one[0]][0]]:
                 del self._orders[over]
             passed = [self._windows.pop(key) for key in list(self._windows) if key[1:] < nexts[key[0]]]
@@ -190,7 +188,7 @@ class Lane:
         known = self._orders.get((which, epoch))
         if known is None:
             with self._lock:
-                order = self._order.component_epoch(which, epoch)
+                order = self.order.component_epoch(which, epoch)
                 known = self._orders[which, epoch] = order, order.window_starts.tolist()
         return known
 
@@ -199,7 +197,7 @@ class Lane:
         which, epoch, number = key
         if number + 1 < self._order_of(which, epoch)[0].num_windows:
             return which, epoch, number + 1
-        return None if self._order.position_of(which, epoch + 1, 0) is None else (which, epoch + 1, 0)
+        return None if self.order.position_of(which, epoch + 1, 0) is None else (which, epoch + 1, 0)
 
     # ------------------------------------------------------------------ asking for them
 
@@ -288,7 +286,7 @@ class Lane:
         if not self._stages.shows_each:
             return None
         start = self._order_of(which, epoch)[1][number]
-        subject = self._subject_at(self._order.first_use(which, epoch, start))
+        subject = self._subject_at(self.order.first_use(which, epoch, start))
         return None if subject is None else (*subject[:2], number, -1)
 
 

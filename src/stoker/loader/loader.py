@@ -309,7 +309,7 @@ class Loader:
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.num_ready for run in list(self._begun.runs)) - self._next_epoch.num_ready,
+            num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)) - self._next_epoch.num_ready,
             **asdict(self._opened.counts()),
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
