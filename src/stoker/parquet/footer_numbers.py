@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker._native import read_footer, read_page_header
-from stoker.errors import SourceError
+from stoker.errors import SourceCorruptError, SourceError
 from stoker.fields.offsets import Int64
 from stoker.parquet.schema import Layout
 
@@ -71,19 +71,20 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
         url: The file, for errors.
 
     Raises:
-        SourceError: The footer contradicts itself, or the file is encrypted.
+        SourceCorruptError: The footer contradicts itself.
+        SourceError: The file is encrypted.
     """
     groups = np.full((metadata.num_row_groups, GROUP.itemsize // 8), -1, np.int64)
     chunks = np.full((metadata.num_row_groups, len(layout.paths), CHUNK.itemsize // 8), -1, np.int64)
     if not read_footer(np.frombuffer(buffer[4:-8], np.uint8), groups, chunks):
-        raise SourceError(f"the footer of {url} is corrupt: its row groups do not fit its schema", url=url)
+        raise SourceCorruptError(f"the footer of {url} is corrupt: its row groups do not fit its schema", url=url)
     groups, chunks = groups.view(GROUP)[:, 0], chunks.view(CHUNK)[..., 0]
     num_rows, num_values = groups["num_rows"][:, None], chunks["num_values"]
 
     def check(wrong: npt.NDArray[np.bool_], say: Callable[[int, int], str]) -> None:
         if wrong.any():
             group, leaf = np.argwhere(wrong)[0].tolist()
-            raise SourceError(f"the footer of {url} is corrupt: {say(group, leaf)}", url=url)
+            raise SourceCorruptError(f"the footer of {url} is corrupt: {say(group, leaf)}", url=url)
 
     if chunks["is_encrypted"].any():
         raise SourceError(f"{url} is encrypted, in its columns: Stoker has no keys; decrypt it first", url=url)
