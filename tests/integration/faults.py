@@ -1,7 +1,7 @@
 """What can go wrong between a store and a reader, and what becomes of it: the plan of the fault matrix, and its door.
 
-    reader ──► Door ──► a real server: moto (s3, gs), a web server (http), Azurite (abfss)
-                └── spoils the answers to one operation: a listing, a footer, a range
+    reader ──► Door ──► a real server: moto (s3, gs), rclone (s3), a web server (http), Azurite (abfss)
+                └── spoils the answers to one operation: a listing, a footer, a range, a chunk of a mirror read or put
 
 `docs/reference/faults.md` has the table that `table` makes.
 """
@@ -14,13 +14,15 @@ import socket
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-# What is asked of a store. (A mirror's reads and writes are added here, and told apart in `operation_of`.)
-OPERATIONS = ("list", "footer", "range")
-SCHEMES = ("s3", "gs", "http", "abfss")
+# What is asked of a store: of the source, and of a mirror.
+SOURCE_OPERATIONS, MIRROR_OPERATIONS = ("list", "footer", "range"), ("mirror read", "mirror write")
+OPERATIONS = SOURCE_OPERATIONS + MIRROR_OPERATIONS
+SCHEMES = ("s3", "s3 by rclone", "gs", "http", "abfss")
 RANKS = ("1", "4 threads", "4 processes")
 
 ROWS = "the right rows"
@@ -29,6 +31,11 @@ REFUSED = "SourceError at once: what to renew or give"
 MISSING = "SourceMissingError at once"
 CHANGED = "SourceChangedError at once"
 CORRUPT = "SourceError: not Parquet, or cannot be decoded"
+FETCHED = "the right rows, from the mirror"
+BUILT = "the right rows, built from the source"
+PUT = "the right rows; the chunk is put there"
+LEFT = "the right rows; the chunk stays here"
+NOTHING = "(is what a write does)"
 
 
 @dataclass(frozen=True)
@@ -83,14 +90,18 @@ def slow(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> Non
         sock.sendall(answer.body[start : start + step])
 
 
+def begun(answer: SoundAnswer) -> bytes:
+    return head(answer, len(answer.body)) + answer.body[: len(answer.body) // 2] if answer.body else b""
+
+
 def reset(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
-    sock.sendall(head(answer, len(answer.body)) + answer.body[: len(answer.body) // 2])
+    sock.sendall(begun(answer))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
 def stall(sock: socket.socket, answer: SoundAnswer, over: threading.Event) -> None:
-    sock.sendall(head(answer, len(answer.body)) + answer.body[: len(answer.body) // 2])
+    sock.sendall(begun(answer))
     over.wait(30)
     sock.close()
 
@@ -137,6 +148,13 @@ FAULTS = (
 
 def outcome_of(fault: Fault, operation: str, scheme: str = "s3") -> str:
     """What becomes of a fault: of a listing, some differ, and of a web server's page, which has no form."""
+    if operation == "mirror read":
+        return FETCHED if fault.send in (late, slow) else BUILT
+    if operation == "mirror write" and fault.does:
+        return NOTHING
+    if operation == "mirror write":  # an answer that was lost is not asked for again where the chunk is found there
+        is_refused = fault.status is not None and fault.times is None
+        return LEFT if is_refused else PUT
     if operation == "list" and scheme == "http" and fault.send in (short, long, wrong):
         return MISSING if fault.send is wrong else ROWS
     if operation == "list":
@@ -152,6 +170,8 @@ def outcome_of(fault: Fault, operation: str, scheme: str = "s3") -> str:
 def operation_of(method: str, target: str, answer: SoundAnswer) -> str:
     """Tell what a request asks for."""
     url = urlsplit(target)
+    if url.path.endswith(".safetensors"):
+        return {"GET": "mirror read", "PUT": "mirror write"}.get(method, "look-up")
     if method == "GET" and ("list-type=2" in url.query or "comp=list" in url.query or url.path.endswith("/")):
         return "list"
     told = next((value for name, value in answer.headers if name.lower() == "content-range"), "")
@@ -173,6 +193,7 @@ class Door(socketserver.ThreadingTCPServer):
         self.upstream = upstream
         self.place = f"127.0.0.1:{self.server_address[1]}"
         self.lock = threading.Lock()
+        self.answered = threading.Condition(self.lock)
         self.spoil(None, "", lambda what: None)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, name="door")
         self._thread.start()
@@ -189,6 +210,14 @@ class Door(socketserver.ThreadingTCPServer):
             is_turn = self.fault is not None and operation == self.operation and next(self.left, None) is not None
             self.num_spoiled += is_turn
             return self.fault if is_turn else None
+
+    def wait(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is so, and look again whenever a request was answered."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := is_so()) and time.monotonic() < deadline:
+            with self.answered:
+                self.answered.wait(0.2)
+        return found
 
     def handle_error(self, *args: object) -> None:
         """A client that hangs up is none of the door's business."""
@@ -209,14 +238,23 @@ class _Passing(socketserver.StreamRequestHandler):
                 name, _, value = text.decode("latin-1").partition(":")
                 headers.append((name, value.strip()))
             door = self.server
-            answer = ask(door.upstream, method, target, headers)
+            sent = self.rfile.read(next((int(v) for n, v in headers if n.lower() == "content-length"), 0))
+            is_put = method == "PUT"
+            fault = door.turn("mirror write") if is_put else None
+            if fault is not None and fault.status is not None:  # who refuses keeps nothing
+                answer = SoundAnswer(fault.status, [], b"")
+            else:
+                answer = ask(door.upstream, method, target, headers, sent)
             operation = operation_of(method, target, answer)
             with door.lock:
                 if door.fault is not None and door.fault.does and operation == door.operation and not door.num_spoiled:
                     door.num_spoiled += 1
                     door.happen(door.fault.does)
                     answer = ask(door.upstream, method, target, headers)
-            fault = door.turn(operation)
+            if not is_put:
+                fault = door.turn(operation)
+            with door.answered:
+                door.answered.notify_all()
             if fault is not None and fault.send is not None:
                 fault.send(self.connection, answer, door.over)
                 if fault.send in (reset, stall):
@@ -230,15 +268,17 @@ class _Passing(socketserver.StreamRequestHandler):
             self.connection.sendall(head(answer, length if method == "HEAD" else len(body)) + body)
 
 
-def ask(upstream: str, method: str, target: str, headers: list[tuple[str, str]]) -> SoundAnswer:
+def ask(upstream: str, method: str, target: str, headers: list[tuple[str, str]], body: bytes = b"") -> SoundAnswer:
     connection = http.client.HTTPConnection(upstream, timeout=20)
     try:
         connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             connection.putheader(name, value)
-        connection.endheaders()
+        connection.endheaders(body or None)
         answer = connection.getresponse()
-        return SoundAnswer(answer.status, answer.getheaders(), answer.read())
+        # rclone gives a range with the status of a whole object, which the client does not take.
+        status = 206 if answer.status == 200 and answer.getheader("Content-Range") else answer.status
+        return SoundAnswer(status, answer.getheaders(), answer.read())
     finally:
         connection.close()
 

