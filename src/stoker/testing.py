@@ -17,14 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceError, SourceMissingError
-from stoker.storage.storage import BytesLike, ObjectInfo, Storage, VersionReader, check_same, version_reader
+from stoker.storage.storage import Around, ObjectInfo, Storage, check_same
+
+T = TypeVar("T")
 
 # A transfer holds the link for this long at a time, then the others have their turn: short enough to share fairly,
 # long enough that a wait is not mostly overhead.
@@ -126,7 +128,7 @@ class MemoryStorage:
         return f"MemoryStorage({len(self._objects)} objects)"
 
 
-class SlowStorage:
+class SlowStorage(Around):
     """`inner`, as if it stood behind a link: every call waits for the latency, all bytes share one bandwidth.
 
         read A  |··latency··|█ █ █ █
@@ -156,7 +158,7 @@ class SlowStorage:
         for name, rate in (("bandwidth_bytes_s", bandwidth_bytes_s), ("connection_bytes_s", connection_bytes_s)):
             if rate is not None and not rate > 0:
                 raise ValueError(f"{name} must be positive, got {rate}")
-        self.inner = inner
+        super().__init__(inner)
         self._latency_s = latency_s
         self._bandwidth = math.inf if bandwidth_bytes_s is None else bandwidth_bytes_s
         self._connection = math.inf if connection_bytes_s is None else connection_bytes_s
@@ -165,44 +167,20 @@ class SlowStorage:
         self._lock = threading.Lock()
         self._link_free_at = 0.0
 
-    def list(self, url: str) -> list[ObjectInfo]:
-        """Return what `inner` lists, after the latency."""
-        self._delay()
-        return self.inner.list(url)
-
-    def stat(self, url: str) -> ObjectInfo:
-        """Return what `inner` knows, after the latency."""
-        self._delay()
-        return self.inner.stat(url)
-
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return what `inner` reads, after the latency and the time on the link."""
-        return self._read(lambda: self.inner.read(url, offset, num_bytes), num_bytes)
-
-    @property
-    def read_version(self) -> VersionReader | None:
-        """The same for reads whose version `inner` proves, if it does."""
-        read = version_reader(self.inner)
-        if read is None:
-            return None
-        return lambda info, offset, num_bytes: self._read(lambda: read(info, offset, num_bytes), num_bytes)
-
-    def _read(self, read: Callable[[], BytesLike], num_bytes: int) -> BytesLike:
-        self._delay()
-        data = read()
+    def _ask(self, call: Callable[[], T], *, url: str, doing: str) -> T:  # noqa: ARG002
+        if self._latency_s:
+            self._wait(self._latency_s)
+        found: Any = call()
+        num_bytes = memoryview(found).nbytes if doing == "reading" else 0
         if math.isfinite(self._bandwidth):
             turn = max(_MIN_TURN_BYTES, int(self._bandwidth * _TURN_S))
             begun = self._clock()
             for start in range(0, num_bytes, turn):
                 stop = min(start + turn, num_bytes)
                 self._transfer(stop - start, not_before=begun + stop / self._connection)
-        elif math.isfinite(self._connection):
+        elif math.isfinite(self._connection) and num_bytes:
             self._wait(num_bytes / self._connection)
-        return data
-
-    def _delay(self) -> None:
-        if self._latency_s:
-            self._wait(self._latency_s)
+        return found  # type: ignore[no-any-return]
 
     def _transfer(self, num_bytes: int, *, not_before: float) -> None:
         """Take one turn on the link: turns of several reads come in the order they were asked for."""
@@ -221,7 +199,7 @@ class SlowStorage:
         return f"SlowStorage({self.inner!r}, latency_s={self._latency_s}{limits})"
 
 
-class FlakyStorage:
+class FlakyStorage(Around):
     """`inner`, but some reads fail.
 
     Args:
@@ -241,7 +219,7 @@ class FlakyStorage:
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.inner = inner
+        super().__init__(inner)
         self._every = every
         self._reads = frozenset(reads)
         self._error = error
@@ -249,42 +227,15 @@ class FlakyStorage:
         self.num_reads = 0
         self.num_failed = 0
 
-    def list(self, url: str) -> list[ObjectInfo]:
-        """Return what `inner` lists."""
-        return self.inner.list(url)
-
-    def stat(self, url: str) -> ObjectInfo:
-        """Return what `inner` knows."""
-        return self.inner.stat(url)
-
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return what `inner` reads, unless it is this read's turn to fail."""
-        self._fail_in_turn()
-        return self.inner.read(url, offset, num_bytes)
-
-    @property
-    def read_version(self) -> VersionReader | None:
-        """The same for reads whose version `inner` proves, if it does."""
-        read = version_reader(self.inner)
-        if read is None:
-            return None
-
-        def read_in_turn(info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
-            self._fail_in_turn()
-            return read(info, offset, num_bytes)
-
-        return read_in_turn
-
-    def _fail_in_turn(self) -> None:
-        with self._lock:
-            self.num_reads += 1
-            fails = self.num_reads in self._reads or (self._every is not None and self.num_reads % self._every == 0)
-            self.num_failed += fails
-        if fails:
-            raise self._error()
-
-    def __repr__(self) -> str:
-        return f"FlakyStorage({self.inner!r})"
+    def _ask(self, call: Callable[[], T], *, url: str, doing: str) -> T:  # noqa: ARG002
+        if doing == "reading":
+            with self._lock:
+                self.num_reads += 1
+                fails = self.num_reads in self._reads or (self._every is not None and self.num_reads % self._every == 0)
+                self.num_failed += fails
+            if fails:
+                raise self._error()
+        return call()
 
 
 def write_parquet(

@@ -113,8 +113,7 @@ def test_ctrl_c_ends_a_loader_that_is_being_made_from_a_store_that_says_nothing(
             "gs": ("gs://box/a.parquet", {"endpoint_override": place, "scheme": "http", "anonymous": True}),
             "abfss": (
                 "abfss://box@account.dfs.core.windows.net/a.parquet",
-                {"account_key": key, "blob_storage_authority": place, "blob_storage_scheme": "http"}
-                | {"dfs_storage_authority": place, "dfs_storage_scheme": "http"},
+                {"account_key": key, "blob_storage_authority": place, "blob_storage_scheme": "http"},
             ),
         }[scheme]
         environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}

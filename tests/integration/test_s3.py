@@ -24,7 +24,7 @@ from stoker import Dataset, Loader
 from stoker.errors import SourceChangedError, SourceError, SourceMissingError
 from stoker.storage.clients import checked_options, client_of
 from stoker.storage.find_storage import storage_for
-from stoker.storage.retry import NUM_TRIES
+from stoker.storage.retry import NUM_TRIES, RetryingStorage
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -265,7 +265,7 @@ def test_what_a_store_refuses_is_not_asked_for_again(server, lake, status, code,
 @pytest.mark.parametrize("num_bytes", [10, 2_000])
 def test_a_refused_read_says_why_however_short_it_is(server, bucket, num_bytes):
     # The client has nowhere to put an answer that is longer than what was asked for, and forgets it.
-    storage = storage_for(bucket, storage_options=server.options())
+    storage = RetryingStorage(storage_for(bucket, storage_options=server.options()))
     server.put(f"{bucket}/a", bytes(4_000))
     storage.read(f"{bucket}/a", 0, 1)
     server.fault = lambda environ: refusal(403, "AccessDenied") if environ["REQUEST_METHOD"] == "GET" else None

@@ -28,9 +28,9 @@ from stoker.cache.format import PAGE_BYTES, ChunkHeader, check_arrays, parse_hea
 from stoker.errors import ChunkCorruptError, SourceMissingError
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
-from stoker.storage.clients import WrongArgumentError
-from stoker.storage.filesystems import within
+from stoker.storage.failures import WrongArgumentError
 from stoker.storage.find_storage import storage_for
+from stoker.storage.retry import RetryingStorage, within
 from stoker.storage.storage import BytesLike, WritableStorage
 from stoker.storage.urls import local_folder, local_path, scheme_of, split_query
 
@@ -107,7 +107,7 @@ class Mirror:
     ) -> None:
         self.url = mirror_url(url)
         self._connect = partial(storage_for, f"{self.url}/", storage_options=options)
-        self._storage = storage
+        self._storage = None if storage is None else _tried_once(storage)
         self._answer_s = answer_s
         self._home, self._mutex = Home(), threading.Lock()
         self._reading, self._writing = _Circuit(clock), _Circuit(clock)
@@ -298,7 +298,7 @@ class Mirror:
                 return True
         return False
 
-    def _is_there(self, storage: WritableStorage, key: str) -> bool:
+    def _is_there(self, storage: RetryingStorage, key: str) -> bool:
         try:
             return within(self._answer_s, lambda: storage.stat(self._name(key))).size_bytes > 0
         except SourceMissingError:
@@ -306,9 +306,9 @@ class Mirror:
 
     # ------------------------------------------------------------------ what goes wrong
 
-    def _opened(self) -> WritableStorage:
+    def _opened(self) -> RetryingStorage:
         if self._storage is None:
-            self._storage = self._connect()
+            self._storage = _tried_once(self._connect())
         return self._storage
 
     def _name(self, key: str) -> str:
@@ -330,6 +330,11 @@ class Mirror:
             self._said.add(kind)
         if not is_said:
             _log.warning("the mirror %s %s (%s): %s", self.url, kind, error, then)
+
+
+def _tried_once(storage: WritableStorage) -> RetryingStorage:
+    """Return a storage whose failures are told, and not tried again at once: the source is there."""
+    return RetryingStorage(storage, wait=lambda _: True)
 
 
 # Where arrays are mapped in larger pages, they lie at other places.

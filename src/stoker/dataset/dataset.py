@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.catalogue import Catalogue, OnCount
@@ -26,9 +25,9 @@ from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.metrics.stages import OnStage, ignore_stage, timed
 from stoker.parquet.footers import Footers
+from stoker.storage.clients import store_of
 from stoker.storage.retry import RetryingStorage, Wait
-from stoker.storage.storage import NO_VERSION, Storage, VersionReader, version_reader
-from stoker.storage.stores import store_of
+from stoker.storage.storage import NO_VERSION, Around, Storage
 from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of
 
@@ -277,7 +276,7 @@ class _Opening:
         return self._folder / f"catalogue-{fingerprint('catalogue', content)}.stoker"
 
 
-class _Lazy:
+class _Lazy(Around):
     """The storage of a data set, made when it is first called."""
 
     def __init__(self, dataset: Dataset, environment: Mapping[str, str]) -> None:
@@ -289,18 +288,5 @@ class _Lazy:
         return self._dataset.located()
 
     @functools.cached_property
-    def storage(self) -> Storage:
+    def inner(self) -> Storage:  # type: ignore[override]
         return self.located.find_storage(self._environment)
-
-    def list(self, url: str) -> Any:
-        return self.storage.list(url)
-
-    def stat(self, url: str) -> Any:
-        return self.storage.stat(url)
-
-    def read(self, url: str, offset: int, num_bytes: int) -> Any:
-        return self.storage.read(url, offset, num_bytes)
-
-    @property
-    def read_version(self) -> VersionReader | None:
-        return version_reader(self.storage)

@@ -34,11 +34,10 @@ from stoker.storage.fetch import (
     check_unchanged,
     column_chunks,
     fetch,
-    fetch_local,
     plan_ranges,
 )
 from stoker.storage.stopwatch import Stopwatch
-from stoker.storage.storage import ObjectInfo, Storage, version_reader
+from stoker.storage.storage import ObjectInfo, Storage, read_of, version_reader
 
 # Threads that fetch the windows of one huge row group from a remote store.
 _STREAM_THREADS = 8
@@ -214,7 +213,7 @@ class RowReader:
             if on_fetched is not None:
                 start = time.perf_counter_ns()
                 on_fetched()
-                watch.pause(start, time.perf_counter_ns())
+                watch.wait(start, time.perf_counter_ns(), is_fetch=False)
             decoding = RowGroups(
                 ranges=ranges,
                 footer=footer,
@@ -245,25 +244,27 @@ class RowReader:
 
     def _ranges(self, info: ObjectInfo, chunks: Sequence[ByteRange], watch: Stopwatch, is_part: bool) -> Ranges:
         """Return the file with what is needed of it: fetched, to be read by and by where it is local, or streaming."""
+        num_bytes = sum(stop - start for start, stop in chunks)
+        if self._is_local and (is_part or num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES)):
+            return Ranges(info, self._storage, on_wait=watch.wait)
         if is_part:
             return StreamedRanges(
                 info,
                 self._storage,
                 chunks,
                 window_bytes=self._cut.chunk_bytes,
-                num_threads=0 if self._is_local else _STREAM_THREADS,
+                num_threads=_STREAM_THREADS,
                 on_wait=watch.wait,
             )
-        num_bytes = sum(stop - start for start, stop in chunks)
-        if self._is_local and num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES):
-            return Ranges(info, self._storage, (), on_wait=watch.wait)
         start = time.perf_counter_ns()
         whole = self._footers.take_whole(info)
         if whole is not None:
             ranges = Ranges(info, self._storage, [(ByteRange(0, info.size_bytes), whole)])
             ranges.num_bytes = 0  # fetched when the data set was opened
         elif self._is_local:
-            ranges = fetch_local(info, self._storage, plan_ranges(chunks, size_bytes=info.size_bytes))
+            spans = plan_ranges(chunks, size_bytes=info.size_bytes)
+            parts = [(span, read_of(info, self._storage, span.start, span.stop - span.start)) for span in spans]
+            ranges = Ranges(info, self._storage, parts)
         else:
             spans = plan_ranges(
                 chunks,

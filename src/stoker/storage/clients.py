@@ -1,7 +1,11 @@
 """What leads to a store and lets us in: options as users spell them, the environment and profiles, for its client.
 
+    s3://lake/a.parquet   with AWS_ENDPOINT_URL=http://minio-1:9000      one object
+    s3://lake/a.parquet   with AWS_ENDPOINT_URL=http://minio-2:9000      another one
+
 The spellings are those of pyarrow's clients, which users of Parquet know: `access_key`, `endpoint_override`,
-`anonymous`. The client of all object stores is obstore (`object_store.py`), which takes others.
+`anonymous`. The client of all object stores is obstore (`object_store.py`), which takes others. Whatever is kept of a
+data set is kept under what leads to its store (`store_of`); credentials do not count: they say who asks.
 """
 
 from __future__ import annotations
@@ -16,57 +20,63 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
+from stoker.storage.failures import WrongArgumentError
+from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, split_query
+
 # A packet that was lost on the way to the store is sent again after 1 and 3 s: less would give up before.
-_CONNECT_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S = 3.0
 # Without a single byte. With 4 tries a store that accepts connections and says nothing is given up after 25 s.
 READ_TIMEOUT_S = 5.0
 # Of one request, however slowly it trickles: 16 MiB at 140 kB/s.
 _REQUEST_TIMEOUT_S = 120.0
 
-# Option -> what obstore calls it and its type; "" is taken from us and has no effect, since we only read.
-_TIMES = {"connect_timeout": ("", float), "request_timeout": ("", float)}
-_PLACE = {"endpoint_override": ("", str), "scheme": ("", str)}
+# Option -> what obstore calls it; "" is read here. What pyarrow's clients know besides has no effect on reading.
 _S3 = {
-    "access_key": ("access_key_id", str),
-    "secret_key": ("secret_access_key", str),
-    "session_token": ("session_token", str),
-    "anonymous": ("skip_signature", bool),
-    "region": ("region", str),
-    "force_virtual_addressing": ("virtual_hosted_style_request", bool),
-    **dict.fromkeys(("role_arn", "session_name", "external_id", "profile", "tls_ca_file_path"), ("", str)),
-    **dict.fromkeys(("load_frequency", "proxy_options", "retry_strategy", "default_metadata"), ("", object)),
-    **dict.fromkeys(("background_writes", "allow_bucket_creation", "allow_bucket_deletion"), ("", bool)),
+    "access_key": "access_key_id",
+    "secret_key": "secret_access_key",
+    "session_token": "session_token",
+    "anonymous": "skip_signature",
+    "region": "region",
+    "force_virtual_addressing": "virtual_hosted_style_request",
+    **dict.fromkeys(("role_arn", "session_name", "external_id", "profile", "tls_ca_file_path", "proxy_options"), ""),
+    **dict.fromkeys(("endpoint_override", "scheme"), ""),
 }
 _GOOGLE = {
-    "access_token": ("bearer_token", str),
-    "anonymous": ("skip_signature", bool),
-    "project_id": ("", str),
-    **dict.fromkeys(("default_bucket_location", "credential_token_expiration", "retry_time_limit"), ("", object)),
+    "access_token": "bearer_token",
+    "anonymous": "skip_signature",
+    **dict.fromkeys(("endpoint_override", "scheme"), ""),
 }
 _AZURE = {
-    "account_name": ("account_name", str),
-    "account_key": ("account_key", str),
-    "sas_token": ("sas_key", str),
-    "tenant_id": ("tenant_id", str),
-    "client_id": ("client_id", str),
-    "client_secret": ("client_secret", str),
-    "anonymous": ("skip_signature", bool),
-    **dict.fromkeys(("blob_storage_authority", "blob_storage_scheme"), ("", str)),
-    **dict.fromkeys(("dfs_storage_authority", "dfs_storage_scheme"), ("", str)),
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "anonymous": "skip_signature",
+    **dict.fromkeys(("blob_storage_authority", "blob_storage_scheme"), ""),
 }
-_OPTIONS: Mapping[str, Mapping[str, tuple[str, type]]] = {
-    "s3": {**_S3, **_PLACE, **_TIMES},
-    "gs": (_gs := {**_GOOGLE, **_PLACE, **_TIMES}),
-    "gcs": _gs,
-    "abfs": (_abfs := {**_AZURE, **_TIMES}),
-    "abfss": _abfs,
+_OPTIONS = {"s3": _S3, "gs": _GOOGLE, "gcs": _GOOGLE, "abfs": _AZURE, "abfss": _AZURE}
+# The others are text.
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("anonymous", "force_virtual_addressing"), bool),
+    **dict.fromkeys(("connect_timeout", "request_timeout"), float),
+    "proxy_options": object,
 }
-# Schemes whose URLs may have options, and whose options are these.
-OWN_SCHEMES = frozenset(_OPTIONS)
 
-
-class WrongArgumentError(ValueError):
-    """An argument that only making the client shows to be wrong: a plain `ValueError` to the user."""
+# What of our own options leads elsewhere; of fsspec's, all that does not say who asks, and how fast.
+_LEADING = ("endpoint_override", "scheme", "account_name", "blob_storage_authority", "blob_storage_scheme")
+_NOT_LEADING = re.compile(
+    r"key|secret|token|password|passwd|credential|sas|auth|^user|^anon|role|session|cert|timeout|retr|block|buffer|"
+    r"cache|concurren|thread|batch|max_|loop|asynchronous|listings|instance|fill|trust_env|get_client"
+)
+_IN_CONNECTION_STRING = ("accountname", "blobendpoint", "endpointsuffix", "defaultendpointsprotocol")
+# Schemes -> the variables that lead their clients elsewhere, whichever these are.
+_LEADING_VARIABLES = {
+    ("gs", "gcs"): ("STORAGE_EMULATOR_HOST",),
+    ("hf",): ("HF_ENDPOINT",),
+    ("abfs", "abfss", "az", "adl", "wasb", "wasbs"): ("AZURE_STORAGE_ACCOUNT_NAME",),
+}
 
 
 class Client(NamedTuple):
@@ -99,7 +109,7 @@ def checked_options(scheme: str, *, authority: str, query: str, options: Mapping
             f"{scheme}://...@{authority.rsplit('@', 1)[1]}: credentials do not belong into a URL, "
             "give them in storage_options"
         )
-    known = _OPTIONS[scheme]
+    known = {**_OPTIONS[scheme], "connect_timeout": "", "request_timeout": ""}
     given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
     if unknown := sorted(set(given) - set(known)):
         hint = "; in a URL, a '?' that is part of a key is written [?]" if query else ""
@@ -111,10 +121,10 @@ def checked_options(scheme: str, *, authority: str, query: str, options: Mapping
 
 
 def _typed(scheme: str, name: str, value: Any) -> Any:
-    kind = _OPTIONS[scheme][name][1]
-    if isinstance(value, str) and kind in (bool, float, int):  # as in a URL
+    kind = _KINDS.get(name, str)
+    if isinstance(value, str) and kind in (bool, float):  # as in a URL
         try:
-            return value.lower() == "true" if kind is bool else kind(value)
+            return value.lower() == "true" if kind is bool else float(value)
         except ValueError:
             raise WrongArgumentError(f"{name} in a URL must be a number, not {value!r}") from None
     if not isinstance(value, int | float if kind is float else kind):
@@ -140,85 +150,70 @@ def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environm
         FileNotFoundError: There is no such bucket.
     """
     names = _OPTIONS[scheme]
-    config = {names[name][0]: value for name, value in given.items() if names[name][0]}
+    config = {names[name]: value for name, value in given.items() if names.get(name)}
     limits: dict[str, Any] = {
-        "connect_timeout": timedelta(seconds=given.get("connect_timeout", _CONNECT_TIMEOUT_S)),
+        "connect_timeout": timedelta(seconds=given.get("connect_timeout", CONNECT_TIMEOUT_S)),
         "read_timeout": timedelta(seconds=(wait_s := given.get("request_timeout", READ_TIMEOUT_S))),
         "timeout": timedelta(seconds=max(_REQUEST_TIMEOUT_S, wait_s)),
     }
     if scheme == "s3":
-        return _s3_client(authority, given, environment, config, limits)
+        return _s3_client(authority, given, environment, Client("S3Store", config, limits))
     if scheme in ("gs", "gcs"):
-        endpoint = _google_endpoint(given, environment)
-        config |= {"base_url": endpoint} if endpoint else {}
-        kind, config["bucket"] = "GCSStore", authority
+        kind, setting, endpoint = "GCSStore", "base_url", _google_endpoint(given, environment)
+        config["bucket"] = authority
     else:
         config["container_name"], at, host = authority.partition("@")
         config.setdefault("account_name", host.partition(".")[0] or environment.get("AZURE_STORAGE_ACCOUNT_NAME"))
+        kind, setting = "AzureStore", "endpoint"
         endpoint = _azure_endpoint(given, config["account_name"], host if at else "")
-        config |= {"endpoint": endpoint} if endpoint else {}
-        kind = "AzureStore"
+    if endpoint:
+        config[setting] = endpoint
     return Client(kind, config, limits | {"allow_http": bool(endpoint and endpoint.startswith("http://"))})
 
 
-def _s3_client(
-    bucket: str,
-    given: Mapping[str, Any],
-    environment: Mapping[str, str],
-    config: dict[str, Any],
-    limits: dict[str, Any],
-) -> Client:
-    profile = aws_profile(given, environment)
-    endpoint = s3_endpoint(given, environment)
-    region = (
-        given.get("region")
-        or environment.get("AWS_REGION")
-        or environment.get("AWS_DEFAULT_REGION")
-        or profile.get("region")
-        or (None if endpoint else _region_of(bucket))
-        or "us-east-1"
-    )
-    if endpoint and "://" not in endpoint:
-        endpoint = f"{given.get('scheme') or 'https'}://{endpoint}"
+def _s3_client(bucket: str, given: Mapping[str, Any], environment: Mapping[str, str], client: Client) -> Client:
+    profile = _aws_profile(given, environment)
+    endpoint, region = s3_place(given, environment)
+    region = region or (None if endpoint else _region_of(bucket)) or "us-east-1"
     if endpoint is None and (environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")):
         endpoint = f"https://s3.{region}.amazonaws.com"  # they are to be left alone, which obstore does not know
-    config |= {"bucket": bucket, "region": region}
+    config, limits = {**client.config, "bucket": bucket, "region": region}, {**client.limits}
     if endpoint:
-        config["aws_endpoint_url_s3"] = endpoint.rstrip("/")
+        config["aws_endpoint_url_s3"] = endpoint
         limits["allow_http"] = endpoint.startswith("http://")
     if path := given.get("tls_ca_file_path"):
         limits["root_certificate"] = Path(path).read_bytes()
     if proxy := given.get("proxy_options"):
         limits["proxy_url"] = proxy if isinstance(proxy, str) else "{scheme}://{host}:{port}".format(**proxy)
-    is_known = "access_key_id" in config or "skip_signature" in config or environment.get("AWS_ACCESS_KEY_ID")
     if role := given.get("role_arn"):
         named = {"RoleArn": role, "RoleSessionName": given.get("session_name") or "stoker"}
         more = {"ExternalId": given["external_id"]} if given.get("external_id") else {}
         return Client("S3Store", config, limits, role=named | more)
-    if is_known or not profile:
+    if "access_key_id" in config or "skip_signature" in config or environment.get("AWS_ACCESS_KEY_ID"):
         return Client("S3Store", config, limits)
     if "aws_access_key_id" in profile and "role_arn" not in profile:
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
         return Client("S3Store", config | {name: profile[name] for name in names if name in profile}, limits)
-    if any(re.match("role_arn|sso_|credential_process|source_profile", name) for name in profile):
-        return Client("S3Store", config, limits, profile=_profile_name(given, environment))
-    return Client("S3Store", config, limits)
+    signs_in = any(re.match("role_arn|sso_|credential_process|source_profile", name) for name in profile)
+    return Client("S3Store", config, limits, profile=_profile_name(given, environment) if signs_in else None)
 
 
-def s3_endpoint(given: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Return the endpoint of S3 that options, environment and profile name, in this order, as Amazon's clients do."""
-    if given.get("endpoint_override"):
-        return str(given["endpoint_override"])
-    profile = aws_profile(given, environment)
+def s3_place(given: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the endpoint of S3 and the region that options, environment and profile name, in this order."""
+    profile = _aws_profile(given, environment)
+    region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    endpoint = given.get("endpoint_override")
     ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get("ignore_configured_endpoint_urls")
-    if str(ignored).lower() == "true":
-        return None
-    return (
-        environment.get("AWS_ENDPOINT_URL_S3")
-        or environment.get("AWS_ENDPOINT_URL")
-        or profile.get("s3.endpoint_url")
-        or profile.get("endpoint_url")
-    )
+    if not endpoint and str(ignored).lower() != "true":
+        endpoint = (
+            environment.get("AWS_ENDPOINT_URL_S3")
+            or environment.get("AWS_ENDPOINT_URL")
+            or profile.get("s3.endpoint_url")
+            or profile.get("endpoint_url")
+        )
+    if endpoint:
+        endpoint = endpoint if "://" in endpoint else f"{given.get('scheme') or 'https'}://{endpoint}"
+    return endpoint.rstrip("/") if endpoint else None, region or profile.get("region")
 
 
 def _profile_name(given: Mapping[str, Any], environment: Mapping[str, str]) -> str:
@@ -227,7 +222,7 @@ def _profile_name(given: Mapping[str, Any], environment: Mapping[str, str]) -> s
     )
 
 
-def aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+def _aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the profile in use; those of S3 among its services as "s3.endpoint_url"."""
     home = environment.get("HOME") or "~"
     name = _profile_name(given, environment)
@@ -239,16 +234,14 @@ def aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
             parser.read_string(path.read_text())
         except (OSError, ValueError, configparser.Error):
             continue
-        section = next((one for one in (f"profile {name}", name) if parser.has_section(one)), None)
-        if section is None:
-            continue
-        found.update({key: value.strip() for key, value in parser.items(section) if value})
-        services = f"services {found.get('services')}"
-        if parser.has_section(services):
-            for line in (parser.get(services, "s3", fallback="") or "").splitlines():
-                key, equals, value = line.partition("=")
-                if equals:
-                    found[f"s3.{key.strip().lower()}"] = value.strip()
+        for section in (f"profile {name}", name):
+            if parser.has_section(section):
+                found.update({key: value.strip() for key, value in parser.items(section) if value})
+                break
+        services = parser.get(f"services {found.get('services')}", "s3", fallback="") or ""
+        for key, equals, value in (line.partition("=") for line in services.splitlines()):
+            if equals:
+                found[f"s3.{key.strip().lower()}"] = value.strip()
     return found
 
 
@@ -275,7 +268,7 @@ def _region_of(bucket: str) -> str | None:
     """Return the region of a bucket of Amazon's, which tells it to everybody; None where it cannot be told."""
     ask = urllib.request.Request(f"https://s3.amazonaws.com/{bucket}", method="HEAD")
     try:
-        with urllib.request.urlopen(ask, timeout=_CONNECT_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(ask, timeout=CONNECT_TIMEOUT_S) as answer:
             return str(answer.headers["x-amz-bucket-region"] or "") or None
     except urllib.error.HTTPError as error:
         if error.code == 404:
@@ -285,11 +278,75 @@ def _region_of(bucket: str) -> str | None:
         return None  # behind a proxy or an endpoint of a private network: environment and profile name it then
 
 
-def web_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of fsspec's client of web servers, with time limits: its own is five minutes."""
+def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, object]:
+    """Return what leads to the store of `url`, as JSON can write it; nothing where the URL says all.
+
+    No store is asked.
+
+    Args:
+        url: As the user gave it: options may stand in its query.
+        options: Of the store's client.
+        environment: The variables of the environment.
+    """
+    scheme = scheme_of(url)
+    if scheme == "file":
+        return {}
+    chain = url.partition("::")[2]
+    given = {**dict(parse_qsl(split_query(url)[1])), **options}
+    if chain or scheme not in OWN_SCHEMES:
+        leading = _leading_options({**_fsspec_defaults(scheme), **given})
+    else:
+        leading = {name: str(given[name]) for name in _LEADING if given.get(name) is not None}
+    if chain:
+        leading["chain"] = chain
+    schemes = {scheme, *(scheme_of(part) for part in chain.split("::") if has_scheme(part))}
+    if schemes & {"s3", "s3a", "s3n"}:
+        leading.update(_leading_to_s3(given, environment))
+    for names, variables in _LEADING_VARIABLES.items():
+        if schemes & set(names):
+            leading.update({name: environment[name].rstrip("/") for name in variables if environment.get(name)})
+            if "az" in names:
+                leading.update(_in_connection_string(environment.get("AZURE_STORAGE_CONNECTION_STRING", "")))
+    return leading
+
+
+def _leading_to_s3(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, object]:
+    client = given.get("client_kwargs")  # of s3fs
+    named = given.get("endpoint_url") or (client.get("endpoint_url") if isinstance(client, Mapping) else None)
+    endpoint, region = s3_place({**given, "endpoint_override": named or given.get("endpoint_override")}, environment)
+    if endpoint:
+        scheme, _, host = endpoint.partition("://")
+        return {"endpoint_override": f"{scheme}://{host.lower()}", "scheme": scheme, "region": region or ""}
+    # Of Amazon's own, a name is one bucket in all regions of a partition: the world, China, the government's.
+    partition = re.match(r"cn-|us-gov-|[a-z]+-iso[a-z]*-|eusc-", region or "")
+    return {"partition": partition[0]} if partition else {}
+
+
+def _in_connection_string(text: str) -> dict[str, object]:
+    pairs = (part.partition("=")[::2] for part in text.split(";"))
+    return {name: value for name, value in pairs if name.strip().lower() in _IN_CONNECTION_STRING}
+
+
+def _leading_options(options: Mapping[str, Any], above: str = "") -> dict[str, object]:
+    """Return those of fsspec's that may lead elsewhere, as text: "client_kwargs.endpoint_url" is in a mapping."""
+    found: dict[str, object] = {}
+    for name, value in options.items():
+        whole = f"{above}{name}"
+        if isinstance(value, Mapping):
+            found.update(_leading_options(value, f"{whole}."))
+        elif name == "connection_string":
+            found.update(_in_connection_string(str(value)))
+        elif not _NOT_LEADING.search(str(name)):
+            is_plain = value is None or isinstance(value, str | int | float | bool | list | tuple)
+            found[whole] = str(value) if is_plain else type(value).__qualname__
+    return found
+
+
+def _fsspec_defaults(scheme: str) -> Mapping[str, Any]:
+    """Return what fsspec's own settings, its files and FSSPEC_... variables, add to the options."""
     try:
-        import aiohttp
+        from fsspec.config import conf
     except ImportError:
-        return dict(options)  # fsspec says so
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
-    return {**options, "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})}}
+        return {}
+    found = conf.get(scheme, {})
+    return found if isinstance(found, Mapping) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 
 class Each:
@@ -43,15 +44,8 @@ class Each:
 def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int) -> None:
     """Call `work` with every number below `num_items`, in threads of its own; the error of the lowest one is raised."""
     each = Each(num_items, work)
-    threads = [
-        threading.Thread(target=each.run, name=f"stoker-open-{t}", daemon=True)
-        for t in range(min(num_threads, num_items) - 1)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    with ThreadPoolExecutor(max(1, min(num_threads, num_items) - 1), thread_name_prefix="stoker-open") as pool:
+        for _ in range(min(num_threads, num_items) - 1):
+            pool.submit(each.run)
         each.run()
-    finally:
-        for thread in threads:
-            thread.join()
     each.check()

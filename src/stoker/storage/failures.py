@@ -4,64 +4,60 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from stoker.errors import SourceCorruptError, SourceError, SourceMissingError
-from stoker.storage.clients import WrongArgumentError
 
-_HOPELESS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+# What no second try changes: a name, permissions, the arguments.
+_HOPELESS = (
+    *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError),
+    *(ValueError, TypeError, NotImplementedError, AttributeError, KeyError, MemoryError),
+)
+_HOPELESS_NUMBERS = (errno.EINVAL, errno.EMFILE, errno.ELOOP, errno.ENAMETOOLONG)
 # What stores say: the number of an answer, and their own words for it.
 _GONE = (404, 410)
 _MISSING = re.compile(r"NoSuchKey|NoSuchBucket|ContainerNotFound|BlobNotFound")
 _RENEW = "check the credentials, in storage_options or the environment, and renew them where they have run out"
-_WAYS_OUT = (
-    (
-        re.compile(r"ExpiredToken|TokenRefreshRequired|token (included in the request )?(is|has) expired", re.I),
-        "the credentials have expired: renew them (session token and keys), in the environment or storage_options",
-    ),
-    (
-        re.compile(
-            r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidClientTokenId|Forbidden|"
-            r"AuthenticationFailed|AuthorizationFailure|InvalidAuthenticationInfo|Anonymous caller"
-        ),
-        _RENEW,
-    ),
-    (
-        re.compile(r"PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION"),
-        "the bucket is in another region: name it in storage_options, as region",
-    ),
-    (
-        re.compile(r"libjvm|libhdfs|\bdlopen\("),
-        "hdfs:// needs Java and libhdfs: set JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH",
-    ),
-)
-# What may be gone in a moment, and the way out where it is not.
-_WAYS_THERE = (
-    (
-        re.compile(r"metadata\.google|computeMetadata|oauth2\.googleapis"),
+# What a client says that does not reach a store, and the way out: it may be reached in a moment.
+_NOT_REACHED = {
+    r"metadata\.google|computeMetadata|oauth2\.googleapis": (
         "no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS, or access_token in "
-        "storage_options, or anonymous=True there for a public bucket; and check the network",
+        "storage_options, or anonymous=True there for a public bucket; and check the network"
     ),
-    (
-        re.compile(r"metadata/identity/oauth2|login\.microsoftonline"),
+    r"metadata/identity/oauth2|login\.microsoftonline": (
         "no credentials for Azure: give account_key, sas_token, or tenant_id, client_id and client_secret in "
-        "storage_options, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+        "storage_options, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
     ),
-    (
-        re.compile(r"latest/api/token|security-credentials"),
+    r"latest/api/token|security-credentials": (
         "no credentials for S3: give access_key and secret_key in storage_options, or anonymous=True for a public "
-        "bucket, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+        "bucket, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     ),
-    (
-        re.compile(
-            r"error sending request|nothing came within|nothing answers at|get a new connection|"
-            r"Cannot connect to host|[Cc]onnection (timeout|refused)|Timeout on reading"
-        ),
-        "check the network and the address: endpoint_override in storage_options, or the host in the URL",
+    r"error sending request|nothing came within|nothing answers at|get a new connection|Cannot connect to host|"
+    r"[Cc]onnection (timeout|refused)|Timeout on reading": (
+        "check the network and the address: endpoint_override in storage_options, or the host in the URL"
     ),
-)
+}
+# What one says that refuses for good: nothing is gained by asking again.
+_REFUSED = {
+    r"(?i:ExpiredToken|TokenRefreshRequired|token (included in the request )?(is|has) expired)": (
+        "the credentials have expired: renew them (session token and keys), in the environment or storage_options"
+    ),
+    r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidClientTokenId|Forbidden|"
+    r"AuthenticationFailed|AuthorizationFailure|InvalidAuthenticationInfo|Anonymous caller": _RENEW,
+    r"PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION": (
+        "the bucket is in another region: name it in storage_options, as region"
+    ),
+    r"non-partial response": "the server answers no ranges (with status 206), as rclone's does not: use another one",
+    r"libjvm|libhdfs|\bdlopen\(": (
+        "hdfs:// needs Java and libhdfs: set JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH"
+    ),
+}
+
+
+class WrongArgumentError(ValueError):
+    """An argument that only making the client shows to be wrong: a plain `ValueError` to the user."""
 
 
 class StoreError(OSError):
@@ -136,10 +132,7 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
     except IsADirectoryError as error:
         raise SourceMissingError(f"{url} is a folder, not a file", url=url) from error
     except PermissionError as error:
-        raise SourceError(
-            f"no permission while {doing} {url} ({_first_line(error)}): {_RENEW}",
-            url=url,
-        ) from error
+        raise SourceError(f"no permission while {doing} {url} ({_first_line(error)}): {_RENEW}", url=url) from error
     except Exception as error:
         raise _failure(error, url, doing=doing) from error
 
@@ -156,8 +149,7 @@ def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
     reason = _first_line(error)
     if _is_missing(error):
         return SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url)
-    text = str(error)
-    way_out = next((way for pattern, way in _WAYS_THERE if pattern.search(text)), None) or _way_out(error)
+    way_out = _way_out(error, _NOT_REACHED) or _refusal(error)
     return SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url)
 
 
@@ -165,12 +157,15 @@ def _is_missing(error: BaseException) -> bool:
     return getattr(error, "status", None) in _GONE or _MISSING.search(str(error)) is not None
 
 
-def _way_out(error: BaseException) -> str | None:
-    """Return what the user can do about a store that refuses for good; None where it does not, or says no more."""
-    text, status = str(error), getattr(error, "status", None)
-    found = next((way_out for pattern, way_out in _WAYS_OUT if pattern.search(text)), None)
+def _way_out(error: BaseException, ways_out: Mapping[str, str]) -> str | None:
+    return next((way_out for pattern, way_out in ways_out.items() if re.search(pattern, str(error))), None)
+
+
+def _refusal(error: BaseException) -> str | None:
+    """Return what the user can do about a store that refuses for good; None where it does not."""
+    found, status = _way_out(error, _REFUSED), getattr(error, "status", None)
     # An answer to a look-up has no words, only a number.
-    if found is None and status == 400 and "Bad Request" in text:
+    if found is None and status == 400 and "Bad Request" in str(error):
         return _RENEW + "; and the region"
     return found or (_RENEW if status in (401, 403) else None)
 
@@ -180,20 +175,9 @@ def is_transient(error: BaseException) -> bool:
     seen = error.__cause__ if isinstance(error, SourceError) else error
     if seen is None or isinstance(error, SourceMissingError) or isinstance(seen, _HOPELESS):
         return False
-    if _way_out(seen) is not None or _is_missing(seen):
+    if _is_missing(seen) or _refusal(seen) is not None:
         return False
-    if isinstance(seen, OSError):
-        return seen.errno not in (
-            errno.ENOENT,
-            errno.EACCES,
-            errno.EPERM,
-            errno.EISDIR,
-            errno.EINVAL,
-            errno.EMFILE,
-            errno.ELOOP,
-            errno.ENAMETOOLONG,
-        )
-    return not isinstance(seen, ValueError | TypeError | NotImplementedError | AttributeError | KeyError | MemoryError)
+    return not isinstance(seen, OSError) or seen.errno not in _HOPELESS_NUMBERS
 
 
 def retry_after_s(error: BaseException) -> float:

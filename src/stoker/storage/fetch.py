@@ -15,14 +15,17 @@ import itertools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import SourceChangedError, SourceCorruptError, SourceError
+from stoker.storage.retry import hedged
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage, check_same, read_of, version_reader
 
 # A hole is read over where that takes no longer than another request would, as measured; the least is what the headers
@@ -37,13 +40,16 @@ MAX_REQUEST_BYTES = 16 << 20
 _MAX_REQUESTS_AT_ONCE = 8
 # Small ones wait for their answers rather than for the link.
 _MAX_SMALL_AT_ONCE, _SMALL_REQUEST_BYTES = 32, 512 << 10
+# A request that takes so many times longer than nine in ten of its peers, requests for about as many bytes, is asked a
+# second time; of all requests no more than one in twenty, so that a store that has become slow is not asked twice.
+_FAR_SLOWER, _LEAST_PEERS, _MOST_PEERS, _REQUESTS_A_HEDGE = 4, 16, 64, 20
+_LEAST_PATIENCE_S = 0.5
 # Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
 _SLACK_BYTES = 128
 # What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
 _MAGIC_BYTES = 4
 
 
-# Called with a stage ("fetch", "decode"), when it began and ended in ns of time.perf_counter_ns, and its bytes.
 class ByteRange(NamedTuple):
     """Bytes [start, stop) of a file."""
 
@@ -86,14 +92,19 @@ class RequestTimes:
     """What requests to a store have taken: how long one waits for its first byte, and how fast the others follow.
 
     Safe to use from several threads.
+
+    Args:
+        least_patience_s: No request is asked a second time before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, least_patience_s: float = _LEAST_PATIENCE_S) -> None:
         self._lock = threading.Lock()
+        self._least_patience_s = least_patience_s
         self._latency_s = math.inf
-        self._num = 0
+        self._num = self._num_hedged = 0
         self._num_bytes = 0
         self._seconds = 0.0
+        self._peers: dict[int, deque[float]] = {}  # by the digits of their bytes
 
     def note(self, num_bytes: int, seconds: float) -> None:
         """Note a request. Of several at once each gets a share of the link, as those will that come next."""
@@ -102,6 +113,7 @@ class RequestTimes:
             self._num += 1
             self._num_bytes += num_bytes
             self._seconds += seconds
+            self._peers.setdefault(num_bytes.bit_length(), deque(maxlen=_MOST_PEERS)).append(seconds)
 
     @property
     def hole_bytes(self) -> int:
@@ -115,6 +127,21 @@ class RequestTimes:
     def most_waste(self) -> float:
         """What may be read over, as a share of what is needed."""
         return _MOST_WASTE if _LONG_S <= self._latency_s < math.inf else _LEAST_WASTE
+
+    def patience_s(self, num_bytes: int) -> float:
+        """Return how long to wait for so many bytes before they are asked for again; for ever while little is known."""
+        with self._lock:
+            peers = sorted(self._peers.get(num_bytes.bit_length(), ()))
+        if len(peers) < _LEAST_PEERS:
+            return math.inf
+        return max(_FAR_SLOWER * peers[len(peers) * 9 // 10], self._least_patience_s)
+
+    def may_hedge(self) -> bool:
+        """Whether one more request may be asked a second time, which is then counted."""
+        with self._lock:
+            may = self._num_hedged < self._num // _REQUESTS_A_HEDGE
+            self._num_hedged += may
+            return may
 
 
 def plan_ranges(
@@ -180,29 +207,35 @@ def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
     check_same(info, storage.stat(info.url))
 
 
-def fetch_local(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange]) -> Ranges:
-    """Read `spans` of one local file, in the calling thread; look the file up afterwards, with `check_unchanged`.
-
-    Raises:
-        SourceError: A read fails.
-    """
-    return Ranges(info, storage, [(span, read_of(info, storage, span.start, span.stop - span.start)) for span in spans])
-
-
-def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times: RequestTimes | None = None) -> Ranges:
+def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times: RequestTimes) -> Ranges:
     """Read `spans` of one remote object, several requests at once, all of the version that `info` describes.
 
     Where the storage does not prove that with each read, the object is looked up once more: after the reads, since one
-    overwritten between a look-up and a read would be kept as the old one. `times` is told what the requests took.
+    overwritten between a look-up and a read would be kept as the old one. A request that is far slower than its peers
+    is asked a second time, and the other answer is left to itself.
+
+    Args:
+        info: The object.
+        storage: Where it is.
+        spans: As `plan_ranges` gives them.
+        times: What requests have taken, which is told of these.
 
     Raises:
         SourceError: A read fails, also when tried again.
         SourceChangedError: The object is another one by now.
     """
-    times = times or RequestTimes()
+
+    def read(request: ByteRange) -> memoryview:
+        begin = time.perf_counter()
+        ask = partial(read_of, info, storage, request.start, request.stop - request.start)
+        patience_s = times.patience_s(request.stop - request.start)
+        found = ask() if math.isinf(patience_s) else hedged(patience_s, ask, times.may_hedge)
+        times.note(len(found), time.perf_counter() - begin)
+        return found
+
     requests = [request for span in spans for request in plan_requests(span)]
     try:
-        parts = _read_all(info, storage, requests, times)
+        parts = _read_all(requests, read)
     except SourceChangedError:
         raise
     except SourceError:
@@ -213,15 +246,7 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
 
 
-def _read_all(
-    info: ObjectInfo, storage: Storage, requests: Sequence[ByteRange], times: RequestTimes
-) -> list[memoryview]:
-    def read(request: ByteRange) -> memoryview:
-        begin = time.perf_counter()
-        found = read_of(info, storage, request.start, request.stop - request.start)
-        times.note(len(found), time.perf_counter() - begin)
-        return found
-
+def _read_all(requests: Sequence[ByteRange], read: Callable[[ByteRange], memoryview]) -> list[memoryview]:
     if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
         return [read(request) for request in requests]
     # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
@@ -245,57 +270,61 @@ class Ranges:
     Args:
         info: The object.
         storage: Where it is.
-        buffers: What is in memory, ascending.
+        parts: What is in memory, ascending.
         on_wait: Called with start and stop in ns, in the thread that reads, whenever it had to wait.
 
     Attributes:
         size_bytes: Of the file.
         num_bytes: Bytes read so far.
+        may_jump: Whether any bytes of it can be looked at, in any order, for next to nothing.
     """
+
+    may_jump = True
 
     def __init__(
         self,
         info: ObjectInfo,
         storage: Storage,
-        buffers: Sequence[tuple[ByteRange, memoryview]],
+        parts: Sequence[tuple[ByteRange, memoryview]] = (),
         *,
         on_wait: Callable[[int, int], None] | None = None,
     ) -> None:
         self.size_bytes = info.size_bytes
         self._info = info
         self._storage = storage
-        self._buffers = buffers
         self._on_wait = on_wait
         self._counting = threading.Lock()
-        self.num_bytes = sum(span.stop - span.start for span, _ in buffers)
-
-    @property
-    def may_jump(self) -> bool:
-        """Whether any bytes of it can be looked at, in any order, for next to nothing."""
-        return True
+        self._spans = [span for span, _ in parts]
+        self._views = [view for _, view in parts]
+        self.num_bytes = sum(span.stop - span.start for span in self._spans)
 
     @property
     def beginning(self) -> memoryview | None:
         """The beginning of the file, where that is all there is in memory; None where it is not."""
-        if len(self._buffers) == 1 and self._buffers[0][0].start == 0:
-            return self._buffers[0][1]
-        return None
+        return self._views[0] if len(self._views) == 1 and self._spans[0].start == 0 else None
 
     def get(self, start: int, stop: int) -> BytesLike:
         """Return bytes [start, stop), which the file has: a view of what was fetched, wherever that is enough."""
-        parts: list[memoryview] = []
+        first = last = max(bisect.bisect_right(self._spans, start, key=lambda span: span.start) - 1, 0)
         at = start
-        for span, buffer in self._buffers:
-            if span.start <= at < span.stop:
-                if stop <= span.stop and not parts:
-                    return buffer[start - span.start : stop - span.start]
-                end = min(stop, span.stop)
-                parts.append(buffer[at - span.start : end - span.start])
-                at = end
+        while at < stop and last < len(self._spans) and self._spans[last].start <= at < self._spans[last].stop:
+            at = min(self._spans[last].stop, stop)
+            last += 1
+        there = self._there(first, last) if last > first else ()
+        views = [
+            view[max(start - span.start, 0) : stop - span.start]
+            for span, view in zip(self._spans[first:last], there, strict=True)
+        ]
+        if at < stop:
+            views.append(self._read_now(at, stop))
         # A column chunk that lies in two requests is joined; what lies in none is read.
-        return b"".join(parts) if at == stop else self._read_now(start, stop)
+        return views[0] if len(views) == 1 else b"".join(views)
 
-    def _read_now(self, start: int, stop: int) -> BytesLike:
+    def _there(self, first: int, last: int) -> Sequence[memoryview]:
+        """Return what the ranges from `first` up to `last` hold."""
+        return self._views[first:last]
+
+    def _read_now(self, start: int, stop: int) -> memoryview:
         begin = time.perf_counter_ns()
         self._count(stop - start)
         data = read_of(self._info, self._storage, start, stop - start)
@@ -308,8 +337,8 @@ class Ranges:
             self.num_bytes += num_bytes
 
     def close(self) -> None:
-        """Let go of the buffers."""
-        self._buffers = ()
+        """Let go of what is in memory."""
+        self._spans, self._views = [], []
 
 
 class RangesFile:
@@ -363,9 +392,11 @@ class StreamedRanges(Ranges):
         storage: Where it is.
         spans: Its column chunks, each read from its beginning to its end.
         window_bytes: Bytes of all columns together that make one step.
-        num_threads: Reads at once; 0 reads in the caller's thread, when asked.
+        num_threads: Reads at once.
         on_wait: Called with start and stop in ns whenever the reader had to wait.
     """
+
+    may_jump = False
 
     def __init__(
         self,
@@ -377,63 +408,42 @@ class StreamedRanges(Ranges):
         num_threads: int,
         on_wait: Callable[[int, int], None],
     ) -> None:
-        super().__init__(info, storage, (), on_wait=on_wait)
+        super().__init__(info, storage, on_wait=on_wait)
         total = sum(stop - start for start, stop in spans) or 1
-        self._windows: list[ByteRange] = []
+        self._first: set[int] = set()  # windows that a column begins with
         for start, stop in sorted(spans):
+            self._first.add(len(self._spans))
             step = max(1 << 18, window_bytes * (stop - start) // total)
-            self._windows += [ByteRange(at, min(at + step, stop)) for at in range(start, stop, step)]
-        self._starts = [window.start for window in self._windows]
-        self._first = {bisect.bisect_left(self._starts, span.start) for span in spans if span.start < span.stop}
+            self._spans += [ByteRange(at, min(at + step, stop)) for at in range(start, stop, step)]
         self._reads: dict[int, Future[memoryview]] = {}
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") if num_threads else None
-        for w in sorted(self._first):
-            self._ask(w)
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch")
+        for window in sorted(self._first):
+            self._ask(window)
 
-    def get(self, start: int, stop: int) -> BytesLike:
-        """Return bytes [start, stop), which the file has."""
-        w = bisect.bisect_right(self._starts, start) - 1
-        if self._pool is None or w < 0 or start >= self._windows[w].stop:
-            return self._read_now(start, stop)
-        if start == stop:
-            return b""
-        before = w
+    def _there(self, first: int, last: int) -> Sequence[memoryview]:
+        before = first
         while before not in self._first:
             before -= 1
             self._reads.pop(before, None)
-        last = w
-        while self._windows[last].stop < stop and self._follows(last):
-            last += 1
-        for ahead in range(w, last + 1 + self._follows(last)):
-            self._ask(ahead)
+        for window in range(first, last):
+            self._ask(window)
+        if last not in self._first:  # the next one of this column
+            self._ask(last)
         begin = time.perf_counter_ns()
-        waits = any(not self._reads[i].done() for i in range(w, last + 1))
-        views = [self._reads[i].result() for i in range(w, last + 1)]
+        waits = any(not self._reads[i].done() for i in range(first, last))
+        views = [self._reads[i].result() for i in range(first, last)]
         if waits and self._on_wait is not None:
             self._on_wait(begin, time.perf_counter_ns())
-        offset, inside = self._starts[w], min(stop, self._windows[last].stop)
-        if inside < stop:
-            views.append(memoryview(self._read_now(inside, stop)).cast("B"))
-        return (views[0] if len(views) == 1 else b"".join(views))[start - offset : stop - offset]
+        return views
 
-    @property
-    def may_jump(self) -> bool:
-        """False where column chunks are fetched ahead, from their beginning to their end."""
-        return self._pool is None
-
-    def _follows(self, w: int) -> bool:
-        """Whether the window behind this one is of the same column."""
-        return w + 1 < len(self._windows) and w + 1 not in self._first
-
-    def _ask(self, w: int) -> None:
-        if self._pool is not None and w not in self._reads:
-            start, stop = self._windows[w]
+    def _ask(self, window: int) -> None:
+        if window < len(self._spans) and window not in self._reads:
+            start, stop = self._spans[window]
             self._count(stop - start)
-            self._reads[w] = self._pool.submit(read_of, self._info, self._storage, start, stop - start)
+            self._reads[window] = self._pool.submit(read_of, self._info, self._storage, start, stop - start)
 
     def close(self) -> None:
         """Wait for the reads under way and let go of everything."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        self._pool.shutdown(wait=True, cancel_futures=True)
         self._reads = {}
+        super().close()

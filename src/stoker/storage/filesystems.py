@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from stoker.errors import SourceError, SourceMissingError
-from stoker.storage.failures import translated
+from stoker.errors import SourceError
+from stoker.storage.retry import within
 from stoker.storage.storage import NO_VERSION, BytesLike, ObjectInfo
 from stoker.storage.urls import has_scheme
 
 # These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of
 # objects, and for a byte of what is read.
 _ANSWER_S, _LISTING_S, _BYTE_S = 10.0, 600.0, 2e-6
-
-_T = TypeVar("_T")
-
-
-def within(limit_s: float, call: Callable[[], _T]) -> _T:
-    """Return what a call of a client gives, which is made by another thread and left to itself after a while.
-
-    Raises:
-        TimeoutError: It gave nothing in time.
-    """
-    answer: Future[_T] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    # It ends when the client gives up, which nobody waits for.
-    threading.Thread(target=ask, name="store-call", daemon=True).start()
-    if not wait([answer], timeout=limit_s).done:
-        raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s")
-    return answer.result()
 
 
 class FsspecStorage:
@@ -68,39 +43,32 @@ class FsspecStorage:
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`."""
-        with translated(url, doing="listing"):
-            found = within(_LISTING_S, lambda: self._found(url))
+        found = within(_LISTING_S, lambda: self._found(url))
         infos = [self._info(path, about) for path, about in found.items()]
         return sorted(infos, key=lambda info: info.url)
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what the file system knows of the object `url`."""
-        with translated(url, doing="looking up"):
-            self._filesystem.invalidate_cache()
-            about = within(self._answer_s, lambda: self._filesystem.info(self._path(url)))
+        self._filesystem.invalidate_cache()
+        about = within(self._answer_s, lambda: self._filesystem.info(self._path(url)))
         if about.get("type") == "directory":
-            raise SourceMissingError(f"{url} is a folder, not a file", url=url)
+            raise IsADirectoryError(url)
         return self._info(about["name"], about)
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
-        with translated(url, doing="reading"):
-            read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
-            data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
-            if len(data) > 2 * num_bytes:
-                raise SourceError(
-                    f"{url}: the server gives whole objects where ranges are asked for: copy them to another place",
-                    url=url,
-                )
-            if len(data) != num_bytes:
-                raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
+        read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
+        data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
+        if len(data) > 2 * num_bytes:
+            raise SourceError(
+                f"{url}: the server gives whole objects where ranges are asked for: copy them to another place", url=url
+            )
         return data
 
     def write(self, url: str, data: BytesLike) -> None:
         """Make the object `url`, in place of what has its name."""
-        with translated(url, doing="writing"):
-            write = partial(self._filesystem.pipe_file, self._path(url), bytes(data))
-            within(2 * self._answer_s + len(data) * _BYTE_S, write)
+        write = partial(self._filesystem.pipe_file, self._path(url), bytes(data))
+        within(2 * self._answer_s + len(data) * _BYTE_S, write)
 
     def _found(self, url: str) -> dict[str, dict[str, Any]]:
         from fsspec.asyn import AsyncFileSystem

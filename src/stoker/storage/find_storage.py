@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.errors import SourceError
-from stoker.storage.clients import OWN_SCHEMES, WrongArgumentError, checked_options, web_options
-from stoker.storage.failures import translated
+from stoker.storage.clients import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, checked_options
+from stoker.storage.failures import WrongArgumentError
 from stoker.storage.filesystems import FsspecStorage
 from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
 from stoker.storage.storage import WritableStorage
-from stoker.storage.urls import scheme_of, split_query, without_chain
+from stoker.storage.urls import OWN_SCHEMES, scheme_of, split_query, without_chain
 
 
 def storage_for(
@@ -29,7 +28,7 @@ def storage_for(
     Raises:
         ValueError: No installed client knows the scheme, and the message says what to install; or the client does not
             take these options, and it names those that exist.
-        SourceError: The client could not be set up.
+        Exception: Whatever a client raises that cannot be set up.
     """
     scheme = scheme_of(url)
     options = dict(storage_options or {})
@@ -42,27 +41,35 @@ def storage_for(
         authority = place[len(scheme) + 3 :].split("/", 1)[0]
         given = checked_options(scheme, authority=authority, query=query, options=options)
         return ObjectStorage(scheme, given=given, environment=os.environ if environment is None else environment)
+    return _through_fsspec(url, scheme, options)
+
+
+def _through_fsspec(url: str, scheme: str, options: Mapping[str, Any]) -> FsspecStorage:
     try:
         import fsspec.core
     except ImportError:
         raise WrongArgumentError(
             f"{url}: the scheme {scheme!r} is opened through fsspec, which is not installed: pip install stoker[fsspec]"
         ) from None
-    if scheme in ("http", "https"):
-        options = web_options(options)
     address = url
-    if scheme == "viewfs":  # Hadoop's own name for several of its file systems as one: its client is told by the host
-        host, _, rest = url.partition("://")[2].partition("/")
-        address, options = f"hdfs:///{rest}", {"host": f"viewfs://{host}", "port": 0, **options}
     try:
-        with translated(without_chain(url), doing="connecting to"):
-            filesystem, path = fsspec.core.url_to_fs(address, **options)
-    except SourceError as error:
-        if isinstance(error.__cause__, ValueError | TypeError | ImportError):
-            raise WrongArgumentError(f"{url}: no client for the scheme {scheme!r}: {error.__cause__}") from error
-        raise
-    place = without_chain(url).rstrip("/")
-    path = str(path).rstrip("/")
+        if scheme in ("http", "https"):
+            options = _with_time_limits(options)
+        if scheme == "viewfs":  # Hadoop's own name for several of its file systems as one: its client needs the host
+            host, _, rest = url.partition("://")[2].partition("/")
+            address, options = f"hdfs:///{rest}", {"host": f"viewfs://{host}", "port": 0, **options}
+        filesystem, path = fsspec.core.url_to_fs(address, **options)
+    except (ValueError, TypeError, ImportError) as error:
+        raise WrongArgumentError(f"{url}: no client for the scheme {scheme!r}: {error}") from error
+    place, path = without_chain(url).rstrip("/"), str(path).rstrip("/")
     return FsspecStorage(
         filesystem, root_url=place.removesuffix(path) if path and place.endswith(path) else f"{scheme}://"
     )
+
+
+def _with_time_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of fsspec's client of web servers, whose own time limit is five minutes."""
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
+    return {**options, "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})}}

@@ -7,16 +7,11 @@ import errno
 import os
 import secrets
 import stat as stat_modes
-from typing import TypeAlias
 
-from stoker.errors import SourceError, SourceMissingError
+from stoker.errors import SourceError
 from stoker.host.huge import memory
-from stoker.storage.failures import translated
-from stoker.storage.storage import DANGLING, BytesLike, ObjectInfo, exactly
+from stoker.storage.storage import DANGLING, BytesLike, ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
-
-# A folder's device and number there, and those of the folders above it.
-_Above: TypeAlias = "tuple[tuple[int, int], _Above | None]"
 
 # The C library gives memory of so many bytes back to the system each time, and gets it again a small page at a time,
 # which takes longer than to read into it.
@@ -33,65 +28,55 @@ class LocalStorage:
         on its own path is not followed. Hidden folders are not entered. A link that leads nowhere is listed, with a
         size of -1.
         """
-        with translated(url, doing="listing"):
-            found = _files_below(name_bytes(url.rstrip("/") or "/"))
-        found.sort(key=lambda info: name_bytes(info.url))
-        return found
+        return sorted(_files_below(name_bytes(url.rstrip("/") or "/")), key=lambda info: name_bytes(info.url))
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what the system knows of the file `url`."""
         path = name_bytes(url)
-        with translated(url, doing="looking up"):
-            status = os.stat(path)  # noqa: PTH116  Path has no names of bytes
+        status = os.stat(path)  # noqa: PTH116  Path has no names of bytes
         if stat_modes.S_ISDIR(status.st_mode):
-            raise SourceMissingError(f"{url} is a folder, not a file", url=url)
+            raise IsADirectoryError(url)
         if not stat_modes.S_ISREG(status.st_mode):
             raise SourceError(f"{url} is no regular file", url=url)  # a pipe would block for ever
         return _local_info(path, status)
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the file `url` from `offset` on."""
-        with translated(url, doing="reading"):
-            fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                data = _read(fd, offset, num_bytes)
-            finally:
-                os.close(fd)
-        return exactly(data, num_bytes, url=url, offset=offset)
+        fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if num_bytes < _LARGE_BYTES and len(data := os.pread(fd, num_bytes, offset)) == num_bytes:
+                return data
+            room = memory(num_bytes).data
+            done = 0
+            while done < num_bytes:  # one call of the system gives at most 2 GiB
+                num = os.preadv(fd, [room[done:]], offset + done)
+                if not num:
+                    raise SourceError(
+                        f"{url} gave {done:,} bytes where {num_bytes:,} were asked for at {offset:,}: it was cut off "
+                        "or replaced",
+                        url=url,
+                    )
+                done += num
+        finally:
+            os.close(fd)
+        return room
 
     def write(self, url: str, data: BytesLike) -> None:
         """Make the file `url`, in place of what has its name, and its folder: whole or not at all."""
         path = name_bytes(url)
         aside = path + f".{os.getpid()}-{secrets.token_hex(4)}".encode()
-        with translated(url, doing="writing"):
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120  Path has no names of bytes
-            try:
-                with open(aside, "xb") as file:  # noqa: PTH123
-                    file.write(data)
-                os.replace(aside, path)  # noqa: PTH105
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(aside)  # noqa: PTH108
-                raise
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120  Path has no names of bytes
+        try:
+            with open(aside, "xb") as file:  # noqa: PTH123
+                file.write(data)
+            os.replace(aside, path)  # noqa: PTH105
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)  # noqa: PTH108
+            raise
 
     def __repr__(self) -> str:
         return "LocalStorage()"
-
-
-def _read(fd: int, offset: int, num_bytes: int) -> BytesLike:
-    """Return what there is of so many bytes."""
-    if num_bytes < _LARGE_BYTES:
-        data = os.pread(fd, num_bytes, offset)
-        if len(data) == num_bytes:
-            return data
-    room = memory(num_bytes).data
-    done = 0
-    while done < num_bytes:  # one call of the system gives at most 2 GiB
-        num = os.preadv(fd, [room[done:]], offset + done)
-        if not num:
-            break
-        done += num
-    return room[:done]
 
 
 def _files_below(folder: bytes) -> list[ObjectInfo]:
@@ -103,7 +88,7 @@ def _files_below(folder: bytes) -> list[ObjectInfo]:
     if not stat_modes.S_ISDIR(root.st_mode):
         return found
     # Folders to go into, each with the folders on its path: only what leads back to one of them would never end.
-    todo: list[tuple[bytes, _Above]] = [(folder, ((root.st_dev, root.st_ino), None))]
+    todo = [(folder, frozenset([(root.st_dev, root.st_ino)]))]
     while todo:
         here, above = todo.pop()
         try:
@@ -127,17 +112,9 @@ def _files_below(folder: bytes) -> list[ObjectInfo]:
                     not entry.name.startswith(b".") or entry.name == b".hoodie"  # a log that readers must see
                 ):
                     identity = (status.st_dev, status.st_ino)
-                    if not (entry.is_symlink() and _is_among(identity, above)):
-                        todo.append((entry.path, (identity, above)))
+                    if not (entry.is_symlink() and identity in above):
+                        todo.append((entry.path, above | {identity}))
     return found
-
-
-def _is_among(identity: tuple[int, int], above: _Above | None) -> bool:
-    while above is not None:
-        if above[0] == identity:
-            return True
-        above = above[1]
-    return False
 
 
 def _local_info(path: bytes, status: os.stat_result) -> ObjectInfo:

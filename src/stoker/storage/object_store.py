@@ -21,19 +21,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stoker.errors import SourceError, SourceMissingError
+from stoker.errors import SourceError
 from stoker.host.forks import open_in_forks
-from stoker.storage.clients import WrongArgumentError, client_of
-from stoker.storage.failures import StoreError, translated
+from stoker.storage.clients import Client, client_of
+from stoker.storage.failures import StoreError, WrongArgumentError
 from stoker.storage.storage import BytesLike, ObjectInfo, check_same
 
 # Objects of a listing that cross from Rust to Python at once: a page of every store.
 _PAGE_OBJECTS = 1000
-_NO_RETRY = {"max_retries": 0}
 _STATUS = re.compile(r"status code: (\d{3})")
 # What a message has beyond what went wrong: kinds of errors, and queries of URLs, which may hold a signature.
 _NOISE = re.compile(r"^Generic \w+ error: |HTTP error: | in [\d.]+\S?s(?= - )|\?[^\s]*|\n.*", re.S)
 _WORDS = re.compile(r"<(?:Code|Message|AuthenticationErrorDetail)>([^<]*)<")
+# Why a request failed that got no answer, among the causes that obstore prints.
+_CAUSE = re.compile(r"message: \"([^\"]*)\"|ConnectionRefused|dns error|ConnectionReset|UnexpectedEof")
 
 # Process -> its obstore; and where the library lies.
 _modules: dict[int, ModuleType] = {}
@@ -59,28 +60,22 @@ class ObjectStorage:
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`, in one request for each thousand."""
-        place, key = self._split(url)
-        with translated(url, doing="listing"), _in_plain_words(url):
-            obstore, store = self._client(place)
+        with self._opened(url) as (obstore, store, key):
             prefix = key.strip("/") + "/" if key.strip("/") else ""
             pages = obstore.list(store, prefix=prefix or None, chunk_size=_PAGE_OBJECTS)
-            found = [meta for page in pages for meta in page if meta["path"].startswith(prefix)]
+            found = [(meta["path"], meta) for page in pages for meta in page if meta["path"].startswith(prefix)]
         # What consoles and writers leave for a folder: "day=1/", of which the client tells "day=1".
-        folders = {path[: i + 1] for meta in found for path in (meta["path"],) for i in _slashes(path)}
-        found = [meta for meta in found if meta["size"] or meta["path"] + "/" not in folders]
-        root = f"{url.partition('://')[0]}://{place}/"
-        infos = [ObjectInfo(url=root + m["path"], size_bytes=m["size"], version=_version(m)) for m in found]
+        folders = {path[: slash.start()] for path, _ in found for slash in re.finditer("/", path)}
+        root = url[: len(url) - len(key)].rstrip("/") + "/"
+        infos = [_info(root + path, meta) for path, meta in found if meta["size"] or path not in folders]
         return sorted(infos, key=lambda info: info.url)
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what the store knows of the object `url`."""
-        place, key = self._split(url)
-        if not key.strip("/"):
-            raise SourceMissingError(f"{url} is a folder, not a file", url=url)
-        with translated(url, doing="looking up"), _in_plain_words(url):
-            obstore, store = self._client(place)
-            meta = obstore.head(store, key)
-        return ObjectInfo(url=url, size_bytes=meta["size"], version=_version(meta))
+        with self._opened(url) as (obstore, store, key):
+            if not key.strip("/"):
+                raise IsADirectoryError(url)
+            return _info(url, obstore.head(store, key))
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
@@ -96,120 +91,101 @@ class ObjectStorage:
 
     def write(self, url: str, data: BytesLike) -> None:
         """Make the object `url`, in place of what has its name: whole or not at all."""
-        place, key = self._split(url)
-        with translated(url, doing="writing"), _in_plain_words(url):
-            obstore, store = self._client(place)
+        with self._opened(url) as (obstore, store, key):
             obstore.put(store, key, memoryview(data), use_multipart=False)
 
     def _read(self, url: str, offset: int, num_bytes: int, info: ObjectInfo | None) -> BytesLike:
-        place, key = self._split(url)
         if not num_bytes:
             return b""
-        with translated(url, doing="reading"), _in_plain_words(url):
-            obstore, store = self._client(place)
+        with self._opened(url) as (obstore, store, key):
             answer = obstore.get(store, key, options={"range": (offset, offset + num_bytes)})
             if info is not None:
-                now = ObjectInfo(url=url, size_bytes=answer.meta["size"], version=_version(answer.meta))
-                check_same(info, now)
+                check_same(info, _info(url, answer.meta))
             if answer.range[0] != offset:
                 raise OSError(f"it gave the bytes at {answer.range[0]:,}, not at {offset:,}")
-            data = memoryview(answer.bytes())
-            if len(data) != num_bytes:
-                raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
-        return data
+            return memoryview(answer.bytes())
 
-    def _split(self, url: str) -> tuple[str, str]:
-        """Return the bucket and the key of a URL."""
+    @contextmanager
+    def _opened(self, url: str) -> Iterator[tuple[ModuleType, Any, str]]:
+        """Give obstore, its client of a bucket and the key; what they raise comes in plain words."""
         place, _, key = url.partition("://")[2].partition("/")
-        return place, key
-
-    def _client(self, place: str) -> tuple[ModuleType, Any]:
-        """Return obstore and its client of a bucket, of this process."""
-        obstore = _obstore()
-        with self._lock:
-            store = self._stores.get((os.getpid(), place))
-        if store is None:
-            client = client_of(self._scheme, authority=place, given=self._given, environment=self._environment)
-            credentials = _credentials(client.role, client.profile)
-            try:
-                store = getattr(importlib.import_module("obstore.store"), client.kind)(
-                    config=client.config,
-                    client_options=client.limits,
-                    retry_config=_NO_RETRY,
-                    **({"credential_provider": credentials} if credentials else {}),
-                )
-            except (TypeError, ValueError) as error:
-                raise WrongArgumentError(f"storage_options for {self._scheme}: {error}") from None
+        try:
+            obstore, of_process = _obstore(), (os.getpid(), place)
             with self._lock:
-                store = self._stores.setdefault((os.getpid(), place), store)
-        return obstore, store
+                store = self._stores.get(of_process)
+            if store is None:
+                store = self._connect(place)
+                with self._lock:
+                    store = self._stores.setdefault(of_process, store)
+            yield obstore, store, key
+        except (SourceError, WrongArgumentError):
+            raise
+        except Exception as error:
+            raise _in_plain_words(error, url) from None
+
+    def _connect(self, place: str) -> Any:
+        client = client_of(self._scheme, authority=place, given=self._given, environment=self._environment)
+        credentials = _credentials(client)
+        try:
+            return getattr(importlib.import_module("obstore.store"), client.kind)(
+                config=client.config,
+                client_options=client.limits,
+                retry_config={"max_retries": 0},
+                **({"credential_provider": credentials} if credentials else {}),
+            )
+        except (TypeError, ValueError) as error:
+            raise WrongArgumentError(f"storage_options for {self._scheme}: {error}") from None
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self._scheme!r})"
 
 
-def _slashes(path: str) -> Iterator[int]:
-    return (match.start() for match in re.finditer("/", path))
-
-
-def _version(meta: Mapping[str, Any]) -> str:
-    """Return what tells the object from others of its name: its ETag, which listings and answers quote differently."""
+def _info(url: str, meta: Mapping[str, Any]) -> ObjectInfo:
+    # What tells the object from others of its name is its ETag, which listings and answers quote differently.
     tag = (meta["e_tag"] or "").removeprefix("W/").strip('"')
-    return tag or str(int(meta["last_modified"].timestamp()))
+    return ObjectInfo(url=url, size_bytes=meta["size"], version=tag or str(int(meta["last_modified"].timestamp())))
 
 
-def _credentials(role: Mapping[str, str] | None, profile: str | None) -> Any:
+def _credentials(client: Client) -> Any:
     """Return what gets credentials by a role or a profile's sign-in; None where the client gets them itself."""
-    if role is None and profile is None:
+    if client.role is None and client.profile is None:
         return None
     try:
         import boto3  # type: ignore[import-untyped]
         from obstore.auth.boto3 import Boto3CredentialProvider, StsCredentialProvider
     except ImportError:
-        what = "role_arn in storage_options" if role else f"the profile {profile!r} of Amazon's configuration"
+        what = "role_arn in storage_options" if client.role else f"the profile {client.profile!r} of Amazon's settings"
         raise WrongArgumentError(f"{what} needs boto3 to sign in: pip install boto3") from None
-    if role is not None:
-        return StsCredentialProvider(**role)  # type: ignore[arg-type]
-    return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    if client.role is not None:
+        return StsCredentialProvider(**client.role)  # type: ignore[arg-type]
+    return Boto3CredentialProvider(boto3.Session(profile_name=client.profile))
 
 
-@contextmanager
-def _in_plain_words(url: str) -> Iterator[None]:
-    """Turn what obstore raises into what the store said, its status, and nothing of the request's address."""
-    try:
-        yield
-    except (SourceError, WrongArgumentError):
-        raise
-    except Exception as error:
-        text = str(error).partition("\n\nDebug source")[0]
-        if "parsing path" in text or "path segment" in text or "object with invalid path" in text:
-            found = re.search(r'"([^"]*)"', text)
-            raise SourceError(
-                f"{url}: the client reads no key with '//', '/./', '/../' or control characters in it, such as "
-                f"{(found[1] if found else url)!r}: rename the object, or give storage=, an object of your own that "
-                "reads it",
-                url=url,
-            ) from None
-        status = _STATUS.search(text)
-        plain = _NOISE.sub("", text).strip()
-        if status and "token request" not in text:
-            said = ": ".join(_WORDS.findall(text))
-            plain = f"{status[1]} {said}" if said else plain.rpartition("status code: ")[2].strip(" :")
-        if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(plain) from None
-        if "Debug source" in str(error):
-            plain += _cause(str(error))
-            raise StoreError(plain, status=int(status[1]) if status else None) from None
-        raise
-
-
-def _cause(text: str) -> str:
-    """Return why a request failed that got no answer: of the causes that obstore prints, what says something."""
-    if "TimedOut" in text or "kind: Timeout" in text:
-        return ": nothing came within the time limit"
-    if found := re.search(r"message: \"([^\"]*)\"|ConnectionRefused|dns error|ConnectionReset|UnexpectedEof", text):
-        return f": {found[1] or found[0]}"
-    return ""
+def _in_plain_words(error: Exception, url: str) -> Exception:
+    """Return what obstore raised as what the store said, its status, and nothing of the request's address."""
+    said = str(error)
+    text = said.partition("\n\nDebug source")[0]
+    if "parsing path" in text or "path segment" in text or "object with invalid path" in text:
+        key = re.search(r'"([^"]*)"', text)
+        return SourceError(
+            f"{url}: the client reads no key with '//', '/./', '/../' or control characters in it, such as "
+            f"{(key[1] if key else url)!r}: rename the object, or give storage=, an object of your own that reads it",
+            url=url,
+        )
+    status = _STATUS.search(text)
+    plain = _NOISE.sub("", text).strip()
+    if status and "token request" not in text:
+        words = ": ".join(_WORDS.findall(text))
+        plain = f"{status[1]} {words}" if words else plain.rpartition("status code: ")[2].strip(" :")
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(plain)
+    if "Debug source" not in said:
+        return error
+    if "TimedOut" in said or "kind: Timeout" in said:
+        plain += ": nothing came within the time limit"
+    elif cause := _CAUSE.search(said):
+        plain += f": {cause[1] or cause[0]}"
+    return StoreError(plain, status=int(status[1]) if status else None)
 
 
 def _obstore() -> ModuleType:

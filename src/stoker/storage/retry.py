@@ -1,15 +1,19 @@
-"""Trying again: a storage whose calls survive a transient failure."""
+"""Waiting for a store: trying again, asking twice, giving up."""
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
 import time
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
 from stoker.errors import without_secrets
 from stoker.storage.failures import is_transient, retry_after_s, translated
-from stoker.storage.storage import BytesLike, ObjectInfo, Storage, VersionReader, exactly, version_reader
+from stoker.storage.storage import Around, BytesLike, Storage
 
 T = TypeVar("T")
 
@@ -26,7 +30,7 @@ _JITTER = (0.6, 1.4)
 _MOST_WAIT_S = 30.0
 
 
-class RetryingStorage:
+class RetryingStorage(Around):
     """`inner`, with every failure as `SourceError`, after 4 tries where trying again may help.
 
     Args:
@@ -35,44 +39,16 @@ class RetryingStorage:
     """
 
     def __init__(self, inner: Storage, *, wait: Wait = time.sleep) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._wait = wait
 
-    def list(self, url: str) -> list[ObjectInfo]:
-        """Return every object under `url`."""
-        return self._tried(lambda: self.inner.list(url), url=url, doing="listing")
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the object `url` of an `inner` that can be written to."""
+        inner: Any = self.inner
+        self._ask(lambda: inner.write(url, data), url=url, doing="writing")
 
-    def stat(self, url: str) -> ObjectInfo:
-        """Return what is known of the object `url`."""
-        return self._tried(lambda: self.inner.stat(url), url=url, doing="looking up")
-
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return exactly `num_bytes` of the object `url` from `offset` on."""
-        return self._tried(
-            lambda: exactly(self.inner.read(url, offset, num_bytes), num_bytes, url=url, offset=offset),
-            url=url,
-            doing="reading",
-        )
-
-    @property
-    def read_version(self) -> VersionReader | None:
-        """The same for bytes of a version that is proven, where `inner` can."""
-        inner = version_reader(self.inner)
-        if inner is None:
-            return None
-
-        def read(info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
-            return self._tried(
-                lambda: exactly(inner(info, offset, num_bytes), num_bytes, url=info.url, offset=offset),
-                url=info.url,
-                doing="reading",
-            )
-
-        return read
-
-    def _tried(self, call: Callable[[], T], *, url: str, doing: str) -> T:
-        wait_s = _FIRST_WAIT_S
-        for attempt in range(1, NUM_TRIES + 1):
+    def _ask(self, call: Callable[[], T], *, url: str, doing: str) -> T:
+        for attempt in itertools.count(1):
             try:
                 with translated(url, doing=doing):
                     return call()
@@ -80,12 +56,12 @@ class RetryingStorage:
                 if not is_transient(error):
                     _forget_secrets(error)
                     raise
-                pause_s = max(wait_s * random.uniform(*_JITTER), min(retry_after_s(error), _MOST_WAIT_S))
+                wait_s = _FIRST_WAIT_S * _WAIT_FACTOR ** (attempt - 1) * random.uniform(*_JITTER)
+                pause_s = max(wait_s, min(retry_after_s(error), _MOST_WAIT_S))
                 if attempt == NUM_TRIES or self._wait(pause_s) is True:
                     error.add_note(f"given up after {attempt} tries")
                     _forget_secrets(error)
                     raise
-                wait_s *= _WAIT_FACTOR
         raise AssertionError("unreachable")
 
 
@@ -97,3 +73,60 @@ def _forget_secrets(error: BaseException) -> None:
             error.__cause__ = error.__context__ = None
             return
         cause = cause.__cause__ or cause.__context__
+
+
+def within(limit_s: float, call: Callable[[], T]) -> T:
+    """Return what a call gives, which another thread makes and which is left to itself after a while.
+
+    Raises:
+        TimeoutError: It gave nothing in time.
+    """
+    answers = _asked(call, SimpleQueue())
+    try:
+        answer = answers.get(timeout=limit_s)
+    except Empty:
+        raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s") from None
+    return answer.result()
+
+
+def hedged(patience_s: float, call: Callable[[], T], may_ask_again: Callable[[], bool]) -> T:
+    """Return what a call gives, or the same call made again behind `patience_s`: what comes first.
+
+        first   |··············patience··············|·······················x   left to itself
+        second                                       |·······|                   taken
+
+    Args:
+        patience_s: How long it is waited for at first.
+        call: May run twice at once, each time in a thread of its own.
+        may_ask_again: Whether it may be made again, asked when that is due.
+
+    Raises:
+        BaseException: What the call raised, when there is no other one to wait for.
+    """
+    answers = _asked(call, SimpleQueue())
+    try:
+        answer = answers.get(timeout=patience_s)
+    except Empty:
+        if may_ask_again():
+            _asked(call, answers)
+            answer = answers.get()
+            if answer.exception() is not None:
+                answer = answers.get()
+        else:
+            answer = answers.get()
+    return answer.result()
+
+
+def _asked(call: Callable[[], T], answers: SimpleQueue[Future[T]]) -> SimpleQueue[Future[T]]:
+    """Make a call in a thread of its own, which puts the answer there. It ends when the client gives up."""
+
+    def ask() -> None:
+        answer: Future[T] = Future()
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+        answers.put(answer)
+
+    threading.Thread(target=ask, name="store-call", daemon=True).start()
+    return answers

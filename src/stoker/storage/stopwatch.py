@@ -17,24 +17,19 @@ class Stopwatch(threading.local):
     """
 
     def __init__(self) -> None:
-        self._waits: list[tuple[int, int, bool]] = []
-        self._start = time.perf_counter_ns()
+        self.start()
 
     def start(self) -> None:
         """Begin a part."""
-        self._waits.clear()
+        self._waits: list[tuple[int, int, bool]] = []
         self._start = time.perf_counter_ns()
 
-    def wait(self, start_ns: int, stop_ns: int) -> None:
-        """Note a wait for bytes inside the part."""
-        self._waits.append((start_ns, stop_ns, True))
-
-    def pause(self, start_ns: int, stop_ns: int) -> None:
-        """Note a time inside the part that belongs to no stage."""
-        self._waits.append((start_ns, stop_ns, False))
+    def wait(self, start_ns: int, stop_ns: int, *, is_fetch: bool = True) -> None:
+        """Note a wait for bytes inside the part, or a time in it that belongs to no stage."""
+        self._waits.append((start_ns, stop_ns, is_fetch))
 
     def stop(self, on_stage: OnStage, *, fetched_bytes: int, decoded_bytes: int) -> None:
-        """Report the spans of the part; all bytes of a kind go to its first span."""
+        """Report the spans of the part: the first fetch has all bytes fetched, the last decode those decoded."""
         at = self._start
         for start, stop, is_fetch in self._waits:
             on_stage("decode", at, start, 0)

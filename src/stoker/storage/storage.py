@@ -1,11 +1,14 @@
 """The one seam to the outside: objects are listed, looked up and read in ranges.
 
-    Storage            what Stoker asks of a store: list, stat, read
-    ├── LocalStorage   `local.py`: files of this machine, by plain reads
-    ├── ObjectStorage  `object_store.py`: s3, gs, abfss, by obstore; each read proves the version of what it gives
-    └── FsspecStorage  `filesystems.py`: hdfs, http and any other scheme, where fsspec is installed
+    Storage                what Stoker asks of a store: list, stat, read
+    ├── LocalStorage       `local.py`: files of this machine, by plain reads
+    ├── ObjectStorage      `object_store.py`: s3, gs, abfss, by obstore; each read proves the version of what it gives
+    ├── FsspecStorage      `filesystems.py`: hdfs, http and any other scheme, where fsspec is installed
+    └── Around             another storage, with something done around each call
+        └── RetryingStorage    `retry.py`: what went wrong below, as `SourceError`, after trying again
 
-All of them turn what goes wrong below into `SourceError` in one place, `failures.py`. `find_storage.py` knows which one
+The first three raise what their clients raise, as a storage of a user's may: `RetryingStorage` is the one place where
+that is translated, by `failures.py`, and where the length of an answer is checked. `find_storage.py` knows which one
 opens a URL.
 """
 
@@ -13,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
-from stoker.errors import SourceChangedError, SourceError
+from stoker.errors import SourceChangedError
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
+T = TypeVar("T")
 
 # The version of an object whose store tells nothing that changes with it.
 NO_VERSION = "unknown"
@@ -61,16 +65,13 @@ class Storage(Protocol):
         """Return what is known of one object.
 
         Raises:
-            SourceMissingError: Nothing, or only a folder, is there.
+            FileNotFoundError: Nothing is there.
+            IsADirectoryError: Only a folder is.
         """
         ...
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return exactly `num_bytes` from `offset` on.
-
-        Raises:
-            SourceError: The object ends before, or cannot be read.
-        """
+        """Return exactly `num_bytes` from `offset` on."""
         ...
 
 
@@ -98,6 +99,54 @@ def read_of(info: ObjectInfo, storage: Storage, offset: int, num_bytes: int) -> 
     return memoryview(found).cast("B")
 
 
+class Around:
+    """Another storage, with something done around each call: what is asked of it passes through `_ask`.
+
+    Args:
+        inner: Where the objects are.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return what `inner` lists."""
+        return self._ask(lambda: self.inner.list(url), url=url, doing="listing")
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what `inner` knows of the object `url`."""
+        return self._ask(lambda: self.inner.stat(url), url=url, doing="looking up")
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return exactly `num_bytes` of the object `url` from `offset` on."""
+        return self._ask(
+            lambda: _exactly(self.inner.read(url, offset, num_bytes), num_bytes, offset), url=url, doing="reading"
+        )
+
+    @property
+    def read_version(self) -> VersionReader | None:
+        """The same of one version of an object, where `inner` can prove it."""
+        inner = version_reader(self.inner)
+        if inner is None:
+            return None
+        return lambda info, offset, num_bytes: self._ask(
+            lambda: _exactly(inner(info, offset, num_bytes), num_bytes, offset), url=info.url, doing="reading"
+        )
+
+    def _ask(self, call: Callable[[], T], *, url: str, doing: str) -> T:  # noqa: ARG002
+        """Return what a call of `inner` gives."""
+        return call()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+
+def _exactly(data: BytesLike, num_bytes: int, offset: int) -> BytesLike:
+    if len(data) != num_bytes:
+        raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
+    return data
+
+
 def check_same(info: ObjectInfo, now: ObjectInfo) -> None:
     """Compare an object as it was with what the store says of it now.
 
@@ -114,18 +163,3 @@ def check_same(info: ObjectInfo, now: ObjectInfo) -> None:
             f"{info.url} has changed since the data set was opened ({what}): open it again with refresh=True",
             url=info.url,
         )
-
-
-def exactly(data: BytesLike, num_bytes: int, *, url: str, offset: int) -> BytesLike:
-    """Return `data` if it has `num_bytes`.
-
-    Raises:
-        SourceError: It has not: the object ends early.
-    """
-    size = len(data)
-    if size != num_bytes:
-        raise SourceError(
-            f"{url} gave {size:,} bytes where {num_bytes:,} were asked for at {offset:,}: it was cut off or replaced",
-            url=url,
-        )
-    return data

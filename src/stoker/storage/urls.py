@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from stoker.storage.clients import OWN_SCHEMES
-
 Source: TypeAlias = "str | Path"
+
+# Schemes of the client of object stores, whose URLs may have options: see `clients.py`.
+OWN_SCHEMES = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
 
 GLOB = re.compile(r"[*?\[]")
 # "file:/lake" is how Hadoop and Spark print what is "file:///lake".
@@ -90,7 +91,7 @@ def check_name(source: Source, *, what: str = "source") -> None:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split `url` into the place and the options pyarrow reads from it: ("s3://b/k", "endpoint_override=...")."""
+    """Split `url` into the place and the options of its client: ("s3://b/k", "endpoint_override=...")."""
     if scheme_of(url) not in OWN_SCHEMES:
         return url, ""
     parts = _QUERY.split(url, maxsplit=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +23,10 @@ from stoker.storage.fetch import (
     StreamedRanges,
     check_unchanged,
     fetch,
-    fetch_local,
     plan_ranges,
     plan_requests,
 )
-from stoker.storage.retry import RetryingStorage
+from stoker.storage.retry import RetryingStorage, hedged
 from stoker.testing import FlakyStorage, MemoryStorage
 
 CONTENT = bytes(range(256)) * 64
@@ -64,11 +65,10 @@ def memory():
     return storage, storage.stat("a")
 
 
-@pytest.mark.parametrize("how", [fetch, fetch_local])
 @given(wanted=spans(), asked=spans())
-def test_what_was_fetched_reads_like_the_file(how, wanted, asked):
+def test_what_was_fetched_reads_like_the_file(wanted, asked):
     storage, info = memory()
-    ranges = how(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100))
+    ranges = fetch(info, storage, plan_ranges(wanted, size_bytes=len(CONTENT), max_hole_bytes=100), RequestTimes())
     files = [RangesFile(ranges), RangesFile(ranges)]
     for i, (start, stop) in enumerate(asked):
         file = files[i % 2]  # each has a place of its own
@@ -85,7 +85,7 @@ def test_what_was_fetched_reads_like_the_file(how, wanted, asked):
 def test_a_large_range_comes_in_several_requests_at_once():
     content = bytes(40 << 20)
     storage = MemoryStorage({"a": content})
-    ranges = fetch(storage.stat("a"), storage, [ByteRange(0, len(content))])
+    ranges = fetch(storage.stat("a"), storage, [ByteRange(0, len(content))], RequestTimes())
     assert storage.num_reads == 3
     assert ranges.num_bytes == len(content)
     assert len(ranges.get(0, len(content))) == len(content)
@@ -96,7 +96,7 @@ def test_an_object_that_changed_is_not_read():
     storage, info = memory()
     storage.put("a", bytes(len(CONTENT)))
     with pytest.raises(SourceChangedError, match=r"a has changed.*refresh=True"):
-        fetch(info, storage, [ByteRange(0, 10)])
+        fetch(info, storage, [ByteRange(0, 10)], RequestTimes())
     storage.put("a", b"shorter")
     with pytest.raises(SourceChangedError, match="16,384 bytes then, 7 now"):
         check_unchanged(info, storage)
@@ -106,7 +106,7 @@ def test_a_fetch_survives_reads_that_fail_now_and_then():
     storage, info = memory()
     retrying = RetryingStorage(FlakyStorage(storage, every=2), wait=lambda s: None)
     for _ in range(4):
-        ranges = fetch(info, retrying, [ByteRange(100, 200), ByteRange(5000, 6000)])
+        ranges = fetch(info, retrying, [ByteRange(100, 200), ByteRange(5000, 6000)], RequestTimes())
         assert bytes(memoryview(ranges.get(5000, 6000))) == CONTENT[5000:6000]
 
 
@@ -114,11 +114,10 @@ def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
     storage, info = memory()
     dead = RetryingStorage(FlakyStorage(storage, every=1), wait=lambda s: None)
     with pytest.raises(SourceError, match="a failed"):
-        fetch(info, dead, [ByteRange(100, 200), ByteRange(5000, 6000)])
+        fetch(info, dead, [ByteRange(100, 200), ByteRange(5000, 6000)], RequestTimes())
 
 
-@pytest.mark.parametrize("num_threads", [0, 3])
-def test_a_stream_reads_like_the_file(num_threads):
+def test_a_stream_reads_like_the_file():
     content = bytes(i * 7 % 256 for i in range(3_000_000))
     storage = MemoryStorage({"a": content})
     columns = [ByteRange(100, 1_400_000), ByteRange(1_400_000, 2_900_000)]
@@ -128,7 +127,7 @@ def test_a_stream_reads_like_the_file(num_threads):
         storage,
         columns,
         window_bytes=600_000,
-        num_threads=num_threads,
+        num_threads=3,
         on_wait=lambda a, b: waits.append((a, b)),
     )
     at = [span.start for span in columns]
@@ -225,3 +224,63 @@ def test_of_every_tenth_column_little_more_is_read_than_is_needed(num_bytes, lat
         chunks, size_bytes=1 << 40, max_hole_bytes=times.hole_bytes, most_waste=times.most_waste, slack_bytes=0
     )
     assert sum(stop - start for start, stop in ranges) <= most * sum(stop - start for start, stop in chunks)
+
+
+class Stuck(MemoryStorage):
+    """One read, the first that is told to, gets no answer until all is over."""
+
+    def __init__(self, objects):
+        super().__init__(objects)
+        self.over = threading.Event()
+        self.is_armed = False
+
+    def read_version(self, info, offset, num_bytes):
+        is_stuck, self.is_armed = self.is_armed, False
+        if is_stuck:
+            self.over.wait(60)
+            raise ConnectionResetError("too late")
+        return super().read_version(info, offset, num_bytes)
+
+
+def times_of(num, **options):
+    """What so many requests for 100 bytes have taken: a moment each."""
+    times = RequestTimes(**options)
+    for _ in range(num):
+        times.note(100, 0.001)
+    return times
+
+
+def test_a_request_that_is_far_slower_than_its_peers_is_asked_a_second_time():
+    storage = Stuck({"a": CONTENT})
+    times = times_of(20, least_patience_s=0.02)
+    storage.is_armed = True
+    ranges = fetch(storage.stat("a"), storage, [ByteRange(300, 400)], times)
+    assert bytes(ranges.get(300, 400)) == CONTENT[300:400]
+    assert storage.num_reads == 1  # of the one that was answered
+    assert not times.may_hedge()  # no more than one in twenty
+    storage.over.set()
+
+
+def test_the_second_answer_counts_where_the_first_is_an_error():
+    storage = Stuck({"a": CONTENT})
+    storage.is_armed = True
+    may_ask = threading.Event()
+
+    def may_hedge():
+        storage.over.set()  # the first one fails now, whichever comes first
+        may_ask.set()
+        return True
+
+    assert hedged(0.01, lambda: storage.read_version(storage.stat("a"), 0, 3), may_hedge) == CONTENT[:3]
+    assert may_ask.is_set()
+
+
+def test_how_long_a_request_may_take_is_told_by_requests_for_as_many_bytes():
+    times = times_of(15)
+    assert times.patience_s(100) == math.inf  # too few are known
+    times.note(100, 2.0)
+    assert times.patience_s(100) == 0.5
+    assert times.patience_s(1_000_000) == math.inf
+    for _ in range(10):
+        times.note(127, 1.0)
+    assert times.patience_s(64) == 4.0

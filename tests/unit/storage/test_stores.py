@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.storage.clients import s3_endpoint
-from stoker.storage.stores import store_of
+from stoker.storage.clients import s3_place, store_of
 
 KEY = "AccountKey=c2VjcmV0;"
 
@@ -18,7 +17,6 @@ def store(url, options=None, **environment):
     ("url", "one", "other"),
     [
         ("gs://lake", {"STORAGE_EMULATOR_HOST": "http://a:1"}, {"STORAGE_EMULATOR_HOST": "http://b:1"}),
-        ("gs://lake", {}, {"CLOUD_STORAGE_EMULATOR_ENDPOINT": "http://b:1"}),
         ("s3://lake", {"AWS_REGION": "us-east-1"}, {"AWS_REGION": "cn-north-1"}),
         ("s3://lake", {"AWS_REGION": "us-east-1"}, {"AWS_DEFAULT_REGION": "us-gov-west-1"}),
         ("s3a://lake", {}, {"AWS_ENDPOINT_URL": "http://b:1"}),
@@ -70,7 +68,7 @@ def test_options_of_fsspec_count_inside_of_others_too_and_secrets_never():
 
 
 def test_endpoints_of_the_environment_are_left_alone_when_it_says_so():
-    assert s3_endpoint({}, {"HOME": "/nowhere", "AWS_ENDPOINT_URL": "http://a:1"}) == "http://a:1"
+    assert s3_place({}, {"HOME": "/nowhere", "AWS_ENDPOINT_URL": "http://a:1"}) == ("http://a:1", None)
     told = {"AWS_ENDPOINT_URL": "http://a:1", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true", "HOME": "/nowhere"}
-    assert s3_endpoint({}, told) is None
-    assert s3_endpoint({"endpoint_override": "b:1"}, told) == "b:1"
+    assert s3_place({}, told) == (None, None)
+    assert s3_place({"endpoint_override": "b:1"}, told) == ("https://b:1", None)
