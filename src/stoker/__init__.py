@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker.cache.store import Cache
+    from stoker.cache.settings import Cache
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
     from stoker.dataset.units.kinds import NGram, Pack
@@ -74,7 +74,7 @@ __all__ = [
 # Names are looked up where they live when they are first used: `import stoker` costs a millisecond, and what is not
 # used, pyarrow's parts among it, is never loaded.
 _HOMES = {
-    "stoker.cache.store": ("Cache",),
+    "stoker.cache.settings": ("Cache",),
     "stoker.fields.compact": ("Scaled",),
     "stoker.doctor.watch": (
         "Watched",

@@ -117,7 +117,7 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
         put(store, 1)
     assert run("mount", "-o", "remount,ro", str(disk))
     with Store(disk / "cache") as store:
-        assert not store.is_writable
+        assert not store.disk.locks.is_writable
         use(store, "a", range(3))
         with store.open(key(0)) as chunk:
             assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))

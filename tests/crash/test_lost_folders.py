@@ -139,6 +139,21 @@ def test_a_chunk_that_changes_is_noticed_when_its_window_opens(dataset, tmp_path
         assert loader.stats().num_mended == 1
 
 
+def test_a_scrub_finds_what_the_disk_has_lost_while_nobody_uses_it_and_the_next_use_mends_it(dataset, tmp_path, caplog):
+    with loader_of(dataset, tmp_path / "cache") as loader:
+        expected = [batch["id"].tolist() for batch in loader]
+    path = min((tmp_path / "cache" / "chunks").iterdir())
+    data = bytearray(path.read_bytes())
+    data[4100] ^= 1
+    path.write_bytes(data)
+    with loader_of(dataset, stoker.Cache(tmp_path / "cache", scrub="1GB")) as loader:
+        while path.exists():  # nobody has asked for it
+            pass
+        assert [batch["id"].tolist() for batch in loader] == expected
+        assert loader.stats().num_mended == 1
+    assert "the checksum of 'records' differs; it was removed" in caplog.text
+
+
 def test_two_ways_to_say_a_limit_are_one_too_many(dataset, tmp_path):
     with pytest.raises(ValueError, match="told twice"):
         loader_of(dataset, stoker.Cache(tmp_path / "cache", limit="1GB"), cache_limit="1GB")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.strategies import check_samples, write_files
 
 import stoker
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return write_files(tmp_path / "data", [400] * 40, row_group_size=400)
+from stoker.sampling.epoch import Order
 
 
 def chunk_bytes(cache: Path) -> int:
@@ -25,37 +23,59 @@ def chunk_bytes(cache: Path) -> int:
     return total
 
 
-@pytest.mark.parametrize("share", [0.1, 0.35, 0.65, 0.9])
-def test_the_share_of_hits_is_the_share_that_fits(folder, tmp_path, share):
-    dataset = stoker.Dataset(folder, chunk_size=20_000)
-    options = {"batch_size": 100, "shuffle": True, "window": 8, "num_threads": 2}
-    with stoker.Loader(dataset, cache=tmp_path / "whole", **options) as loader:
-        expected = [batch["id"].tolist() for _ in range(3) for batch in loader]
-        num_chunks = loader.stats().num_built
-    whole = chunk_bytes(tmp_path / "whole")
-    limit = int(whole * share)
+OPTIONS = {"batch_size": 100, "shuffle": True, "window": 8, "num_threads": 2}
+NUM_EPOCHS = 3
 
-    got = []
-    with stoker.Loader(dataset, cache=tmp_path / "small", cache_limit=limit, **options) as loader:
-        for epoch in range(3):
-            before = loader.stats()
-            for batch in loader:
-                check_samples(batch)
-                got.append(batch["id"].tolist())
-                assert chunk_bytes(tmp_path / "small") <= limit
-            used = loader.stats().since(before)
-            assert used.num_reused + used.num_missed == num_chunks
-            if epoch:
-                assert abs(used.hit_share - share) <= 1 / num_chunks
+
+def lru_shares(epochs, capacity):
+    """Return the share of hits of each epoch where the least recently used chunk makes room for another one."""
+    kept, shares = OrderedDict(), []
+    for chunks in epochs:
+        num_hits = 0
+        for chunk in chunks:
+            num_hits += kept.pop(chunk, False)
+            kept[chunk] = True
+            if len(kept) > capacity:
+                kept.popitem(last=False)
+        shares.append(num_hits / len(chunks))
+    return shares
+
+
+def test_the_share_of_hits_is_within_a_point_of_the_share_that_fits_and_lru_far_below(tmp_path):
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [100] * 120, row_group_size=100), chunk_size=5_000)
+    with stoker.Loader(dataset, cache=tmp_path / "whole", **OPTIONS) as loader:
+        expected = [batch["id"].tolist() for _ in range(NUM_EPOCHS) for batch in loader]
+        num_chunks = loader.stats().num_built
+    assert num_chunks >= 100  # one more or less is no point
+    whole = chunk_bytes(tmp_path / "whole")
+    order = Order(np.full(num_chunks, 100), shuffle=True, seed=0, window=8)
+    epochs = [
+        [c for w in range(e.num_windows) for c in e.window_chunks(w).tolist()] for e in map(order.epoch, range(3))
+    ]
+
+    for share in (0.1, 0.35, 0.65, 0.9):
+        limit, cache, got, shares = int(whole * share), tmp_path / str(share), [], []
+        with stoker.Loader(dataset, cache=cache, cache_limit=limit, **OPTIONS) as loader:
+            for _ in range(NUM_EPOCHS):
+                before = loader.stats()
+                for batch in loader:
+                    check_samples(batch)
+                    got.append(batch["id"].tolist())
+                    assert chunk_bytes(cache) <= limit
+                used = loader.stats().since(before)
+                assert used.num_reused + used.num_missed == num_chunks
                 assert used.num_built <= used.num_missed  # some may still be in memory
-            else:
-                assert used.hit_share == 0
-    assert got == expected
+                shares.append(used.hit_share)
+        assert got == expected
+        assert shares[0] == 0
+        assert shares[1:] == pytest.approx([share, share], abs=0.01)
+        # Chunks of equal size: so many fit.
+        assert lru_shares(epochs, int(num_chunks * share))[-1] < 0.85 * share
 
 
 @pytest.mark.parametrize("limit", [None, "1GB"])
-def test_where_all_of_it_fits_every_later_epoch_hits_and_a_replaced_chunk_misses(folder, tmp_path, limit):
-    dataset = stoker.Dataset(folder, chunk_size=20_000)
+def test_where_all_of_it_fits_every_later_epoch_hits(tmp_path, limit):
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [400] * 40, row_group_size=400), chunk_size=20_000)
     with stoker.Loader(dataset, batch_size=100, shuffle=True, cache=tmp_path / "cache", cache_limit=limit) as loader:
         shares = []
         for _ in range(3):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.datasets import Manifest
-from stoker.cache.folder import ChunkFile, Folder
-from stoker.cache.format import check_arrays, read_header
+from stoker.cache.folder import ChunkFile
+from stoker.cache.quota import Manifest
 from stoker.cache.store import Store
-from stoker.errors import CacheError, ChunkCorruptError, without_secrets
+from stoker.errors import CacheError, without_secrets
 from stoker.words import some_of
 
 
@@ -84,23 +83,24 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
         on_chunk: Told of each chunk checked.
     """
     folder = store.disk.folder
+    chunks, strays = folder.list_chunks(), folder.list_strays()
     corrupt: list[tuple[Path, str]] = []
-    num_chunks = num_bytes = 0
-    for chunk in folder.list_chunks():
-        reason = _find_damage(folder, chunk)
-        num_chunks, num_bytes = num_chunks + 1, num_bytes + chunk.size_bytes
-        if reason is not None:
+    for chunk in chunks:
+        if (reason := store.find_damage(chunk.key)) is not None:
             corrupt.append((chunk.path, reason))
             if fix:
                 store.discard(chunk.key)
         if on_chunk is not None:
             on_chunk(chunk)
-    strays = folder.list_strays()
-    if fix:
-        for path in strays:
-            folder.remove_stray(path)
+    for path in strays if fix else ():
+        with contextlib.suppress(OSError):  # a folder, which is not ours to empty
+            folder.files.remove(folder.chunks, path.name)
     return VerifyReport(
-        num_chunks=num_chunks, num_bytes=num_bytes, corrupt=tuple(corrupt), strays=tuple(strays), is_fixed=fix
+        num_chunks=len(chunks),
+        num_bytes=sum(chunk.size_bytes for chunk in chunks),
+        corrupt=tuple(corrupt),
+        strays=tuple(strays),
+        is_fixed=fix,
     )
 
 
@@ -161,17 +161,3 @@ def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[Datase
             raise ValueError(f"there is no data set {name!r} in the cache; there is {there}")
         chosen.update(found)
     return [entry for entry in entries if entry.manifest is not None and entry.manifest.fingerprint in chosen]
-
-
-def _find_damage(folder: Folder, chunk: ChunkFile) -> str | None:
-    try:
-        fd, _ = folder.open_chunk(chunk.key)
-    except FileNotFoundError:  # evicted since it was listed
-        return None
-    try:
-        check_arrays(fd, read_header(fd, path=chunk.path), path=chunk.path)
-    except (ChunkCorruptError, OSError) as error:
-        return str(error)
-    finally:
-        os.close(fd)
-    return None

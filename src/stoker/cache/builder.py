@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
 from stoker.cache.substitute import Substitutes, cycled, is_replaceable
-from stoker.cache.threads import Helpers, Overlapped, Permit, Permits
+from stoker.cache.threads import Helpers, Permit, Permits, overlapped
 from stoker.cache.workers import TransformProcesses
 from stoker.cache.write import MismatchError, prepare_chunk
 from stoker.columns import Columns, Converter, Packable, as_table, plan_spec
@@ -31,7 +31,7 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.metrics.stages import OnStage, ignore_stage, timed
-from stoker.parquet.decode import ShareOut, one_by_one
+from stoker.parquet.decode import one_by_one
 from stoker.storage.failures import is_of_surroundings
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
@@ -46,7 +46,6 @@ class Builder:
     Safe to use from several threads. A chunk is built under its lock, so that of all threads and processes one does.
 
     Args:
-        catalogue: The opened data set.
         store: Where chunks go. It is told that the data set is in use.
         on_stage: Told of each piece of work.
         num_computing: Threads that may decode, transform and convert at a time, None for any number. With more threads
@@ -63,8 +62,7 @@ class Builder:
         substitutes: Whether a chunk that cannot be made of its rows is made of others', see `substitute.py`.
 
     Attributes:
-        catalogue: As given.
-        store: As given.
+        permits: To compute; None where any number of threads may.
 
     Raises:
         ValueError: The transform cannot be sent to a process.
@@ -93,59 +91,45 @@ class Builder:
         if transform is not None and num_processes is not None:
             self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
-        self._permits = None if num_computing is None else Permits(num_computing)
-        self._helpers = None if self._permits is None else Helpers(self._permits)
-        self._substitutes = Substitutes(catalogue, store) if substitutes else None
+        self.permits = None if num_computing is None else Permits(num_computing)
+        self._helpers = None if self.permits is None else Helpers(self.permits)
+        self._substitutes, self._may_substitute = Substitutes(catalogue, store), substitutes
         store.register(
             catalogue.fingerprint,
             name=repr(self._dataset),
             urls=list(map(str, self._dataset.sources)),
-            keys=lambda: list(self._keys()),
+            keys=lambda: list(map(catalogue.key, range(len(catalogue)))),
         )
-
-    def _keys(self) -> Iterator[str]:
-        return map(self.catalogue.key, range(len(self.catalogue)))
 
     def key(self, i: int) -> str:
         """Return the key under which chunk i is found: its own, or that of the one that stands in for it."""
-        substitutes = self._substitutes
-        return self.catalogue.key(i) if substitutes is None or i not in substitutes else substitutes.key(i)
+        return self._substitutes.key(i) if i in self._substitutes.chunks else self.catalogue.key(i)
 
     def size_of(self, i: int) -> int | None:
         """Return the size of chunk i in bytes, or of the one that stands in for it; None where neither is there."""
         size_bytes = self.store.size_of(self.key(i))
-        if size_bytes is None and self._substitutes is not None and self._substitutes.find(i):
+        if size_bytes is None and self._may_substitute and self._substitutes.find(i):
             size_bytes = self.store.size_of(self.key(i))
         return size_bytes
 
     def has(self, i: int) -> bool:
         """Return whether chunk i, or one that stands in for it, is there."""
-        is_there = self.store.has(self.key(i))
-        return is_there or (self._substitutes is not None and self._substitutes.find(i))
+        return self.store.has(self.key(i)) or (self._may_substitute and self._substitutes.find(i))
 
     def is_substituted(self, i: int) -> bool:
         """Return whether other rows stand in for those of chunk i, as far as that is known here or in the store."""
-        return self._substitutes is not None and self.has(i) and i in self._substitutes
+        return self._may_substitute and self.has(i) and i in self._substitutes.chunks
 
     @property
     def num_substituted(self) -> int:
         """Chunks whose rows were replaced by others, of those that were built or met here."""
-        return 0 if self._substitutes is None else len(self._substitutes)
-
-    @property
-    def permits(self) -> Permits | None:
-        """Permits to compute; None where any number of threads may."""
-        return self._permits
+        return len(self._substitutes.chunks)
 
     @cached_property
     def _coded(self) -> frozenset[str]:
         """Columns that may come as dictionaries; none for a transform, which gets all columns as they are."""
         is_plain = self._dataset.transform is None
         return self._converter.coded(self.catalogue.schema) if is_plain else frozenset()
-
-    @property
-    def _share_out(self) -> ShareOut:
-        return one_by_one if self._helpers is None else self._helpers.share_out
 
     # ------------------------------------------------------------------ what a sample is
 
@@ -162,7 +146,7 @@ class Builder:
         """
         with self._finding:
             if self._spec is None:
-                self._spec = self.store.spec_of(self._keys())
+                self._spec = self.store.spec_of(map(self.catalogue.key, range(len(self.catalogue))))
             if self._spec is None:
                 filled = np.flatnonzero(self.catalogue.num_samples)
                 if first is not None or len(filled):
@@ -212,65 +196,71 @@ class Builder:
         if self._helpers is not None:
             self._helpers.close()
 
-    def _build(self, i: int, spec: Spec | None, **options: Any) -> bool:
-        keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
-        lock = self.store.try_lock(next(iter(keys.values())))
-        if lock is None:
-            return self.has(i)
-        with lock:
-            missing = {j for j in keys if not self.has(j)}
-            if i in missing and not self._fetch(i, keys[i], spec, **options):
-                self._build_missing(i, missing, spec, **options)
-        return True
-
-    def _fetch(
+    def _build(
         self,
         i: int,
-        key: str,
         spec: Spec | None,
         *,
         must_be_kept: bool = False,
         on_published: Callable[[int], object] = lambda _: None,
     ) -> bool:
-        """Have chunk i come from the mirror; False where it does not."""
-        num_samples = int(self.catalogue.num_samples[i])
-        is_there = self.store.fetch(key, spec, num_samples=num_samples, must_be_kept=must_be_kept)
-        if is_there:
-            on_published(i)
-        return is_there
+        keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
+        lock = self.store.try_lock(next(iter(keys.values())))
+        if lock is None:
+            return self.has(i)
 
-    def _build_missing(self, i: int, missing: Collection[int], spec: Spec | None, **options: Any) -> None:
-        is_full = False
-        with Overlapped(self._helpers if len(missing) > 1 else None) as overlapped:
-            for j, made in self._made(i, missing, spec):
-                # Parts that came along are wanted where they can stay.
-                publish = partial(self._try_publish, j, made, spec, i=i, **options)
-                del made
-                is_full |= not overlapped.do(publish)
-                del publish
-                if is_full and j >= i:
-                    break  # nothing that is still to come could stay
+        def publish(j: int, made: _Fields | StokerError) -> bool:
+            """Publish chunk j; False where it cannot be kept, and only came along."""
+            try:
+                self._publish_or_replace(j, made, spec, must_be_kept=must_be_kept or j != i)
+            except CacheError:
+                if j == i:
+                    raise
+                return False
+            on_published(j)
+            return True
+
+        with lock:
+            missing = {j for j in keys if not self.has(j)}
+            if i not in missing:
+                return True
+            num_samples = int(self.catalogue.num_samples[i])
+            if self.store.fetch(keys[i], spec, num_samples=num_samples, must_be_kept=must_be_kept):
+                on_published(i)
+                return True
+            is_full = False
+            with (
+                overlapped(self._helpers if len(missing) > 1 else None) as do,
+                closing(self._made(i, missing, spec)) as parts,
+            ):
+                for j, made in parts:
+                    is_full |= not do(partial(publish, j, made))
+                    del made
+                    if is_full and j >= i:
+                        break  # nothing that is still to come could stay
+        return True
 
     def _made(
         self, i: int, missing: Collection[int], spec: Spec | None
-    ) -> Generator[tuple[int, _Fields | StokerError], None, None]:
+    ) -> Generator[tuple[int, _Fields | StokerError]]:
         """Yield the fields of each missing fragment of a unit, or why it gives none where others may stand in for it.
 
         Holds a permit to compute while it makes them, and not while bytes come over a network or while
         the caller publishes.
         """
-        permit = Permit(self._permits)
+        catalogue, permit, left = self.catalogue, Permit(self.permits), set(missing)
+        if spec is not None:
+            for j in sorted(j for j in missing if catalogue.num_samples[j] == 0):
+                left.discard(j)
+                yield j, _Fields(empty_arrays(spec), spec)
         made: _Fields | StokerError
-        left = set(missing)
-        with closing(self._read(i, missing, spec, permit)) as tables:
+        with closing(self._read(i, left, permit)) as tables:
             while left:
                 with permit:
-                    if not self.catalogue.is_remote:  # reading from a disk is a part of decoding
+                    if not catalogue.is_remote:  # reading from a disk is a part of decoding
                         permit.take()
                     try:
                         j, table = next(tables)
-                    except StopIteration:
-                        return
                     except StokerError as error:
                         self._check_replaceable(error)
                         made = error
@@ -291,53 +281,37 @@ class Builder:
         for j in sorted(left):  # what a row group has behind a bad page cannot be read either
             yield j, made
 
-    def _read(
-        self, i: int, missing: Collection[int], spec: Spec | None, permit: Permit
-    ) -> Generator[tuple[int, pa.Table | None], None, None]:
-        """Yield the rows of each missing fragment of a unit; None for those known to have no samples."""
-        catalogue = self.catalogue
-        is_empty = {j for j in missing if spec is not None and catalogue.num_samples[j] == 0}
-        for j in sorted(is_empty):
-            yield j, None
-        left = set(missing) - is_empty
-        if not left:
-            return
-        # Closing the generator frees what it has read ahead.
+    def _read(self, i: int, wanted: Collection[int], permit: Permit) -> Generator[tuple[int, pa.Table]]:
+        """Yield the rows of each wanted fragment of a unit."""
+        catalogue, left = self.catalogue, set(wanted)
         rows = catalogue.read(
-            i, on_stage=self._on_stage, on_fetched=permit.take, coded=self._coded, share_out=self._share_out
+            i,
+            on_stage=self._on_stage,
+            on_fetched=permit.take,
+            coded=self._coded,
+            share_out=one_by_one if self._helpers is None else self._helpers.share_out,
         )
-        reading = cast("Generator[tuple[int, pa.Table]]", rows)
-        with closing(reading) as tables:
-            for j, table in self._noting(tables, "reading", catalogue.fragments[i]):
-                if j in left:
-                    fragment = catalogue.fragments[j]
-                    if table.num_rows != catalogue.num_samples[j]:
-                        raise SourceChangedError(
-                            f"{fragment} has {table.num_rows:,} rows where {catalogue.num_samples[j]:,} were counted; "
-                            f"open the data set again with refresh=True",
-                            url=fragment.url,
-                        )
-                    yield j, table
-                    left.discard(j)
+        # Closing the generator frees what it has read ahead.
+        reading = closing(cast("Generator[tuple[int, pa.Table]]", rows))
+        with reading as tables, noted("reading", catalogue.fragments[i]):
+            for j, table in tables:
+                if j not in left:
+                    continue
+                fragment = catalogue.fragments[j]
+                if table.num_rows != catalogue.num_samples[j]:
+                    raise SourceChangedError(
+                        f"{fragment} has {table.num_rows:,} rows where {catalogue.num_samples[j]:,} were counted; "
+                        f"open the data set again with refresh=True",
+                        url=fragment.url,
+                    )
+                yield j, table
+                left.discard(j)
                 if not left:
                     return
 
-    def _noting(
-        self, tables: Iterator[tuple[int, pa.Table]], stage: str, fragment: Fragment
-    ) -> Iterator[tuple[int, pa.Table]]:
-        while True:
-            with noted(stage, fragment):
-                item = next(tables, None)
-            if item is None:
-                return
-            yield item
-
-    def _convert(self, j: int, table: pa.Table | None, spec: Spec | None) -> _Fields:
+    def _convert(self, j: int, table: pa.Table, spec: Spec | None) -> _Fields:
         """Return the fields of fragment j, and the spec that they fit."""
         fragment = self.catalogue.fragments[j]
-        if table is None:
-            assert spec is not None
-            return _Fields(empty_arrays(spec), spec)
         columns = self._transformed(table, str(fragment))
         with noted("converting", fragment), timed(self._on_stage, "convert", self.catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
@@ -372,26 +346,6 @@ class Builder:
                 is_of_rows=not is_of_surroundings(error),
             ) from error
 
-    def _try_publish(
-        self,
-        j: int,
-        made: _Fields | StokerError,
-        spec: Spec | None,
-        *,
-        i: int,
-        must_be_kept: bool = False,
-        on_published: Callable[[int], object] = lambda _: None,
-    ) -> bool:
-        """Publish the chunk of fragment j; False where it cannot be kept, and is not the one that was asked for."""
-        try:
-            self._publish_or_replace(j, made, spec, must_be_kept=must_be_kept or j != i)
-        except CacheError:
-            if j == i:
-                raise
-            return False
-        on_published(j)
-        return True
-
     def _publish_or_replace(
         self, j: int, made: _Fields | StokerError, spec: Spec | None, *, must_be_kept: bool
     ) -> None:
@@ -403,12 +357,11 @@ class Builder:
             self._check_replaceable(error)
             self._replace(j, error, spec, must_be_kept=must_be_kept)
         else:
-            if self._substitutes is not None:
-                self._substitutes.discard(j)
+            self._substitutes.chunks.discard(j)
 
-    def _check_replaceable(self, error: StokerError) -> None:
+    def _check_replaceable(self, error: Exception) -> None:
         """Raise an error again that other rows do not help against, or shall not."""
-        if self._substitutes is None or not is_replaceable(error):
+        if not self._may_substitute or not is_replaceable(error):
             raise error
 
     def _replace(self, j: int, error: StokerError, spec: Spec | None, *, must_be_kept: bool) -> None:
@@ -418,25 +371,22 @@ class Builder:
             StokerError: `error`, where there is none.
         """
         substitutes = self._substitutes
-        assert substitutes is not None
         for donor in substitutes.donors(j):
             try:
                 table, spec_there = self._sound_rows(donor, spec)
             except (MismatchError, StokerError) as other:
-                if isinstance(other, StokerError):
-                    self._check_replaceable(other)
-                substitutes.note_bad(donor)
+                self._check_replaceable(other)
+                substitutes.bad.add(donor)
                 continue
             try:
-                permit = Permit(self._permits)
-                with permit:
+                with (permit := Permit(self.permits)):
                     permit.take()
                     made = self._convert(j, cycled(table, int(self.catalogue.num_samples[j])), spec_there)
                 self._publish(j, substitutes.key(j), made, must_be_kept=must_be_kept, donor=donor)
             except StokerError as other:
                 self._check_replaceable(other)
                 continue
-            substitutes.add(j, error, donor)
+            substitutes.add(j, f"those of {self.catalogue.fragments[donor]} stand in for them: {error}")
             return
         error.add_note("on_error='substitute': none of the chunks behind it can be made either")
         raise error
@@ -448,8 +398,8 @@ class Builder:
             StokerError: It cannot.
             MismatchError: It does not fit the spec.
         """
-        permit = Permit(self._permits)
-        with closing(self._read(i, {i}, None, permit)) as tables, permit:
+        permit = Permit(self.permits)
+        with closing(self._read(i, {i}, permit)) as tables, permit:
             _, table = next(tables)
             permit.take()
             arrays, spec = self._convert(i, table, spec)

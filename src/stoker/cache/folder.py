@@ -26,9 +26,9 @@ import pwd
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.errors import CacheError
 
@@ -117,15 +117,8 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     return found
 
 
-@dataclass(frozen=True)
-class ChunkFile:
-    """A chunk file as a listing shows it.
-
-    Attributes:
-        key: Of the chunk.
-        path: Of the file.
-        size_bytes: Of the file.
-    """
+class ChunkFile(NamedTuple):
+    """A chunk file as a listing shows it."""
 
     key: str
     path: Path
@@ -137,13 +130,12 @@ class Folder:
 
     Args:
         path: The folder; made if it is not there. It may be named through links: they are the caller's.
-        files: What changes the disk.
         is_shared: Whether other users of its group use it, too; then they may write to what is made.
 
     Attributes:
         path: The folder, absolute.
-        files: What changes the disk.
         writer: What this process is called where it writes files aside.
+        file_mode: Of what is made in it.
         root: Descriptor of it; `chunks`, `tmp`, `datasets`, `checked` are those of the folders in it.
 
     Raises:
@@ -155,7 +147,7 @@ class Folder:
         self.path = path.absolute()
         self.files = files
         self._is_shared = is_shared
-        self._file_mode, self._folder_mode = (0o660, 0o2770) if is_shared else (0o600, 0o700)
+        self.file_mode, self._folder_mode = (0o660, 0o2770) if is_shared else (0o600, 0o700)
         self._chunks_name = f"{self.path}/chunks/"
         if not self.path.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +177,7 @@ class Folder:
         try:
             content = json.loads(self.read_small(self.root, _MARKER))
             version = content["version"] if content["format"] == "stoker-cache" else None
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
             version = None
         if isinstance(version, int) and version != FOLDER_VERSION:
             raise CacheError(
@@ -214,20 +206,16 @@ class Folder:
             if self._is_shared and os.fstat(fd).st_uid == os.geteuid():
                 os.fchmod(fd, self._folder_mode)
         except OSError as error:
+            path = self.path / name
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                what = "a link" if path.is_symlink() else "no folder"
                 raise CacheError(
-                    f"{self.path / name} is {self._kind(name)} where a folder of the cache should be: remove it",
-                    path=self.path / name,
+                    f"{path} is {what} where a folder of the cache should be: remove it", path=path
                 ) from None
             raise
         self._keep(fd)
         self._check_owner(os.fstat(fd), name)
         return fd
-
-    def _kind(self, name: str) -> str:
-        mode = os.stat(name, dir_fd=self.root, follow_symlinks=False).st_mode
-        kinds = {stat.S_IFLNK: "a link", stat.S_IFREG: "a file", stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket"}
-        return kinds.get(stat.S_IFMT(mode), "a device" if not stat.S_ISDIR(mode) else "a folder")
 
     def _check_owner(self, about: os.stat_result, name: str) -> None:
         """Raise where others could have put chunks there, and nobody said that they may."""
@@ -240,15 +228,11 @@ class Folder:
                 path=self.path,
             )
         if about.st_mode & (0o002 if self._is_shared else 0o022):
-            who = "everybody" if about.st_mode & 0o002 else "a group"
-            way_out = (
-                ""
-                if about.st_mode & 0o002
-                else ", or share it on purpose by stoker.Cache(..., is_shared=True), or --shared"
-            )
+            is_all = about.st_mode & 0o002
+            way_out = "" if is_all else ", or share it on purpose by stoker.Cache(..., is_shared=True), or --shared"
             raise CacheError(
-                f"{self.path / name} may be written to by {who}, so what lies there cannot be believed: take that "
-                f"right away (chmod -R go-w){way_out}",
+                f"{self.path / name} may be written to by {'everybody' if is_all else 'a group'}, so what lies there "
+                f"cannot be believed: take that right away (chmod -R go-w){way_out}",
                 path=self.path,
             )
 
@@ -271,7 +255,7 @@ class Folder:
                 fd, is_writable = os.open(name, os.O_RDWR | _SAFELY, dir_fd=self.root), True
             except FileNotFoundError:
                 with contextlib.suppress(FileExistsError):
-                    return self.files.create(self.root, name, mode=self._file_mode), True
+                    return self.files.create(self.root, name, mode=self.file_mode), True
                 continue
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
@@ -303,7 +287,7 @@ class Folder:
     def write_small(self, folder: int, name: str, data: bytes) -> None:
         """Write a small file whole or not at all."""
         aside = self.name_aside(name)
-        fd = self.files.create(self.tmp, aside, mode=self._file_mode)
+        fd = self.files.create(self.tmp, aside, mode=self.file_mode)
         try:
             try:
                 self.files.write(fd, data, offset=0)
@@ -314,19 +298,38 @@ class Folder:
             self.files.remove(self.tmp, aside)
             raise
 
+    def renew(self, folder: int, name: str) -> None:
+        """Give a small file the time of now.
+
+        Raises:
+            OSError: It is not there, not this user's, or a name of something else.
+        """
+        fd, about = _open_plain(folder, name)
+        try:
+            if about.st_nlink != 1:
+                raise OSError(errno.EMLINK, f"{name} has another name")
+            os.utime(fd)
+        finally:
+            os.close(fd)
+
     def name_aside(self, name: str) -> str:
         """Return what a file in `tmp` is called that becomes `name`: without its writer's lock, it may go."""
         return f"{name}.{self.writer}-{next(_numbers)}"
 
     # ------------------------------------------------------------------ chunks
 
-    def size_of(self, key: str) -> int | None:
-        """Return the size of a chunk in bytes, None where it is not there."""
+    def status(self, key: str) -> os.stat_result | None:
+        """Return what the system tells of a chunk's file, None where it is not there."""
         try:
             about = os.stat(key + SUFFIX, dir_fd=self.chunks, follow_symlinks=False)
         except OSError:
             return None
-        return about.st_size if stat.S_ISREG(about.st_mode) else None
+        return about if stat.S_ISREG(about.st_mode) else None
+
+    def size_of(self, key: str) -> int | None:
+        """Return the size of a chunk in bytes, None where it is not there."""
+        about = self.status(key)
+        return None if about is None else about.st_size
 
     def open_chunk(self, key: str) -> tuple[int, os.stat_result]:
         """Return a chunk, open for reading, and what the system tells of its file.
@@ -336,14 +339,6 @@ class Folder:
             OSError: It cannot be opened.
         """
         return _open_plain(self.chunks, key + SUFFIX)
-
-    def create_chunk(self, name: str, size_bytes: int) -> int:
-        """Return a new file in which a chunk is written, at its full length, so that it counts for who lists."""
-        return self.files.create(self.tmp, name, size_bytes=size_bytes, mode=self._file_mode)
-
-    def place(self, name: str, key: str) -> None:
-        """Publish a chunk that was written."""
-        self.files.replace(self.tmp, name, self.chunks, key + SUFFIX)
 
     def remove(self, key: str) -> int | None:
         """Remove a chunk, and return how large it was; None where it was not there. Maps of it stay readable."""
@@ -365,13 +360,6 @@ class Folder:
             for name, about in _scan(self.chunks)
             if not (name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode))
         )
-
-    def remove_stray(self, path: Path) -> bool:
-        """Remove what lies among the chunks and is none; False where it is a folder, which is not ours to empty."""
-        try:
-            return self.files.remove(self.chunks, path.name)
-        except OSError:
-            return False
 
     def list_temporary(self) -> list[str]:
         """Return the names of files that are being written, or were when their writer was killed."""

@@ -10,14 +10,17 @@ programs; a change here is another FORMAT_VERSION. `write` decides the places an
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ import xxhash
 
 from stoker.cache.verified import Readahead
 from stoker.errors import ChunkCorruptError
-from stoker.fields.spec import Array, Entry, Spec
+from stoker.fields.spec import Array, Entry, Spec, run_name
 
 # Chunks are of the first version that knows what they hold: those that share nothing, and have no lists side by side,
 # are what they were before there were such things.
@@ -36,39 +39,28 @@ SHARED_FORMAT_VERSION = 2
 STRIPS_FORMAT_VERSION = 3
 RECORDS = "records"
 STRIPS = "strips"
+# The lists of a row begin at a multiple of it, and are counted in it: the widest number there is.
+STRIP_UNIT_BYTES = 8
 # Records are mapped at page borders. Larger pages (16 KiB on Apple's processors, 64 KiB on some ARM servers) are
 # taken where the file is written, which is where it is read.
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
 
-DTYPES = {
-    "bool": "BOOL",
-    "int8": "I8",
-    "int16": "I16",
-    "int32": "I32",
-    "int64": "I64",
-    "uint8": "U8",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-    "float16": "F16",
-    "float32": "F32",
-    "float64": "F64",
-}
+_KINDS = (("int", "I", (8, 16, 32, 64)), ("uint", "U", (8, 16, 32, 64)), ("float", "F", (16, 32, 64)))
+DTYPES = {"bool": "BOOL"} | {f"{name}{size}": f"{letter}{size}" for name, letter, sizes in _KINDS for size in sizes}
 """NumPy's names and those of safetensors."""
 
 _NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
 _VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_VERSION))
 # Most headers fit, and one read of this size costs hardly more than a read of 8 bytes.
 _FIRST_READ_BYTES = 16384
-# As safetensors: a length beyond it is garbage.
-_MAX_HEADER_BYTES = 100_000_000
+# Of more than 100,000 fields. A length beyond it is garbage, which would take some twenty times as much as JSON.
+_MAX_HEADER_BYTES = 16 << 20
 # Read and checked while it is in the processor's own cache: 14 GB/s, 256 KiB to 1 MiB alike, 9.7 at 4 MiB.
 _CHECK_BYTES = 1 << 20
 
 NO_CHECKSUM = "0" * 16
 # The header's own checksum stands first, at a place that is known before the JSON is read.
 _HEAD = b'{"__metadata__":{"checksum":"'
-_CHECKSUMS_KEY = b'"checksums":'
 _CHECKSUM_AT = 8 + len(_HEAD)
 
 
@@ -126,23 +118,24 @@ def format_version(spec: Spec) -> int:
     return SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION
 
 
-def blank_header(
+def header_bytes(
     arrays: Mapping[str, ArrayPlace],
     padding: Iterable[tuple[str, int, int]],
     metadata: Mapping[str, str],
-    *,
-    page_bytes: int = PAGE_BYTES,
+    page_bytes: int,
+    checksums: Mapping[str, str],
 ) -> bytes:
-    """Return the bytes before the data: length, JSON and blanks; without checksums, which `sealed` writes in.
+    """Return the bytes before the data: length, JSON and blanks; as many whatever the checksums are.
 
     Args:
         arrays: By name, in the order of the file; offsets count from the end of the header.
         padding: The gaps between them: names and borders, counted from the end of the header.
         metadata: What else to keep, as texts.
         page_bytes: What the header is rounded up to.
+        checksums: Of each array by name, in the order of the file.
     """
-    blank = json_text(dict.fromkeys(arrays, NO_CHECKSUM))
-    content: dict[str, object] = {"__metadata__": {"checksum": NO_CHECKSUM, **metadata, "checksums": blank}}
+    checked = {"checksum": NO_CHECKSUM, **metadata, "checksums": json_text(dict(checksums))}
+    content: dict[str, object] = {"__metadata__": checked}
     for name, array in arrays.items():
         content[name] = {
             "dtype": DTYPES[array.dtype.name],
@@ -154,24 +147,8 @@ def blank_header(
     text = json_text(content).encode()
     assert text.startswith(_HEAD)
     size = round_up(8 + len(text), page_bytes)
-    return (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
-
-
-def sealed(header: bytes, checksums: Mapping[str, str]) -> bytes:
-    """Return a header with the checksums of the arrays, and its own.
-
-    Args:
-        header: As `blank_header` gives it.
-        checksums: Of each array by name, in the order of the file.
-    """
-    # Quotes within texts are escaped, so this stands nowhere else.
-    before, after = (
-        _CHECKSUMS_KEY + json_text(json_text(texts)).encode()
-        for texts in (dict.fromkeys(checksums, NO_CHECKSUM), dict(checksums))
-    )
-    begin = header.index(before)
-    whole = header[:begin] + after + header[begin + len(before) :]
-    return whole[:_CHECKSUM_AT] + xxhash.xxh3_64_hexdigest(whole).encode() + whole[_CHECKSUM_AT + 16 :]
+    header = (size - 8).to_bytes(8, "little") + text.ljust(size - 8)
+    return header[:_CHECKSUM_AT] + _header_checksum(header) + header[_CHECKSUM_AT + 16 :]
 
 
 def _header_checksum(header: bytes) -> bytes:
@@ -220,6 +197,22 @@ class ChunkHeader:
     arrays: Mapping[str, ArrayPlace]
     size_bytes: int
 
+    def check(self, key: str, *, path: Path, num_samples: int | None = None, spec: Spec | None = None) -> None:
+        """Raise where this is another chunk than the one that is looked for, as far as that is known.
+
+        Raises:
+            ChunkCorruptError: It says what differs.
+        """
+        what = None
+        if self.key != key:
+            what = f"is the chunk {self.key or 'of nobody'}"
+        elif num_samples not in (None, self.num_samples):
+            what = f"has {self.num_samples:,} samples, where {num_samples:,} belong"
+        elif spec is not None and spec.json_text != self.spec.json_text and spec != self.spec:  # as text it takes less
+            what = "has other fields than the data set"
+        if what is not None:
+            raise ChunkCorruptError(f"{path} {what}", path=path)
+
 
 def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkHeader:
     """Return the header of a chunk file, after checking its own checksum and the length of the file.
@@ -228,7 +221,7 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
 
     Args:
         fd: Open for reading.
-        path: Of the file, for errors.
+        path: For errors.
         file_bytes: How long the file is, for who has just asked.
 
     Raises:
@@ -249,7 +242,7 @@ def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
 
     Args:
         head: All of the header, and perhaps more.
-        path: Of the file, for errors.
+        path: For errors.
         file_bytes: How long the file is.
 
     Raises:
@@ -277,14 +270,16 @@ def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
         spec, names = _parse_spec(metadata["spec"])
         if arrays.keys() != names:
             raise damaged(f"keeps lists as chunk format {version} did, which this version of Stoker does not read")
+        num_samples = int(metadata["num_samples"])
+        _num_rows(spec, arrays, num_samples)
         header = ChunkHeader(
             key=str(json.loads(metadata["about"]).get("key", "")),
-            num_samples=int(metadata["num_samples"]),
+            num_samples=num_samples,
             spec=spec,
             arrays=arrays,
             size_bytes=num_bytes + max(ends, default=0),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise damaged(f"cannot be read as a chunk: {error!r}") from error
     if header.size_bytes != file_bytes:
         raise damaged(f"has {file_bytes} bytes, its header says {header.size_bytes}")
@@ -293,9 +288,9 @@ def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
 
 def _place(data_start: int, item: Mapping[str, Any], checksum: str) -> ArrayPlace:
     begin, end = item["data_offsets"]
-    place = ArrayPlace(data_start + begin, _NUMPY_DTYPES[item["dtype"]], tuple(item["shape"]), checksum)
-    if place.size_bytes != end - begin:
-        raise ValueError(f"an array of {place.size_bytes} bytes in {end - begin}")
+    place = ArrayPlace(data_start + begin, _NUMPY_DTYPES[item["dtype"]], tuple(map(index, item["shape"])), checksum)
+    if begin < 0 or min(place.shape, default=0) < 0 or place.size_bytes != end - begin:
+        raise ValueError(f"an array of {place.size_bytes} bytes from {begin} to {end}")
     return place
 
 
@@ -303,57 +298,126 @@ def _place(data_start: int, item: Mapping[str, Any], checksum: str) -> ArrayPlac
 def _parse_spec(text: str) -> tuple[Spec, frozenset[str]]:
     """Return the spec of a header and which arrays it takes; the chunks of a data set share them."""
     spec = Spec.from_json(json.loads(text))
+    if strange := [str(entry) for entry in spec if entry.dtype.name not in DTYPES]:
+        raise ValueError(f"a chunk has no field {strange[0]}")
     return spec, frozenset([*record_names(spec), *list_names(spec)])
+
+
+def _num_rows(spec: Spec, arrays: Mapping[str, ArrayPlace], num_samples: int) -> list[int | None]:
+    """Return how many rows each table of a chunk has, as all of its arrays say; None where it has no arrays.
+
+    Raises:
+        ValueError: An array has another shape or dtype than the spec says, or another number of rows than its table.
+    """
+
+    def is_any(name: str, dtype: Any, *shape: int) -> bool:
+        return arrays[name].dtype == dtype and len(arrays[name].shape) > 0 and arrays[name].shape[1:] == shape
+
+    found: list[int | None] = []
+    for table_name, table in zip(table_names(spec), spec.tables, strict=True):
+        by_row: list[tuple[str, int]] = []  # arrays, and how many items more than rows each has
+        fits = True
+        if table.record_bytes:
+            by_row.append((table_name, 0))
+            fits &= is_any(table_name, np.uint8, table.record_bytes)
+        if table.strip:
+            places, strips = strip_names(table_name)
+            by_row.append((places, 0))
+            fits &= is_any(places, np.uint32, 1 + len(table.strip)) and is_any(strips, np.uint8)
+        for entry in table.apart:
+            *offsets, values = array_names(entry)
+            by_row.append((offsets[0], 1))
+            fits &= all(is_any(name, np.int64) for name in offsets) and is_any(values, entry.dtype, *entry.shape)
+        counts = {arrays[name].shape[0] - more for name, more in by_row} if fits else {-1}
+        counts |= {num_samples} if table_name == RECORDS else set()
+        if len(counts) > 1 or min(counts, default=0) < 0:
+            raise ValueError(f"the arrays of {table_name} do not fit its fields, or each other")
+        found.append(next(iter(counts), None))
+    return found
 
 
 _buffers = threading.local()
 
 
 def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Readahead | None = None) -> None:
-    """Read all arrays and compare their checksums. One buffer a thread is kept for it.
+    """Read all arrays, compare their checksums, and see that no number in them leads to what is not there.
 
-    Read, not mapped: a disk that fails is then an error here, where a map would end the process.
+    Read, not mapped: a disk that fails is then an error here, where a map would end the process. One buffer a thread is
+    kept for it.
 
     Args:
         fd: Open for reading.
         header: Of the file.
-        path: Of the file, for errors.
+        path: For errors.
         ahead: Brings in what is read; None leaves that to the system.
 
     Raises:
-        ChunkCorruptError: An array is not what was published; it names the array.
+        ChunkCorruptError: An array is not what was published, or was never sound; it names the array.
     """
     buffer: bytearray | None = getattr(_buffers, "check", None)
     if buffer is None:
         buffer = _buffers.check = bytearray(_CHECK_BYTES)
     view = memoryview(buffer)
-    for name, place in header.arrays.items():
-        digest = xxhash.xxh3_64()
-        at, end = place.offset_bytes, place.offset_bytes + place.size_bytes
-        while at < end:
-            piece = view[: min(end - at, _CHECK_BYTES)]
-            if ahead is not None:
-                ahead.reach(at + len(piece))
-            try:
-                num_bytes = os.preadv(fd, [piece], at)
-            except OSError as error:
-                raise ChunkCorruptError(f"{path} cannot be read: {error}", path=path) from error
-            if num_bytes == 0:
-                raise ChunkCorruptError(f"{path} ends inside of {name!r}", path=path)
-            digest.update(piece[:num_bytes])
-            at += num_bytes
-        if digest.hexdigest() != place.checksum:
-            raise ChunkCorruptError(f"{path} is damaged: the checksum of {name!r} differs", path=path)
+    try:
+        for name, place in header.arrays.items():
+            digest = xxhash.xxh3_64()
+            at, end = place.offset_bytes, place.offset_bytes + place.size_bytes
+            while at < end:
+                piece = view[: min(end - at, _CHECK_BYTES)]
+                if ahead is not None:
+                    ahead.reach(at + len(piece))
+                num_bytes = _read(fd, piece, at)
+                digest.update(piece[:num_bytes])
+                at += num_bytes
+            if digest.hexdigest() != place.checksum:
+                raise ValueError(f"the checksum of {name!r} differs")
+        if (astray := _find_astray(fd, header)) is not None:
+            raise ValueError(f"{astray!r} leads to values that are not there")
+    except OSError as error:
+        raise ChunkCorruptError(f"{path} cannot be read: {error}", path=path) from error
+    except ValueError as error:
+        raise ChunkCorruptError(f"{path} is damaged: {error}", path=path) from error
+
+
+def _find_astray(fd: int, header: ChunkHeader) -> str | None:
+    """Return an array whose numbers lead to what is not there: whoever follows them does not look."""
+    arrays, spec = header.arrays, header.spec
+    num_runs = _num_rows(spec, arrays, header.num_samples)[1:]
+    for key, num in zip(spec.keys, num_runs, strict=True):
+        at = spec.tables[0].record_offsets[run_name(key)]
+        for records in _blocks(fd, arrays[RECORDS]):
+            runs = np.ascontiguousarray(records[:, at : at + 4]).view(np.uint32)
+            if num is not None and (runs >= num).any():
+                return run_name(key)
+    for name, table in zip(table_names(spec), spec.tables, strict=True):
+        if table.strip:
+            places, strips = strip_names(name)
+            widths = np.array([STRIP_UNIT_BYTES, *(entry.value_bytes for entry in table.strip)], dtype=np.float64)
+            for block in _blocks(fd, arrays[places]):
+                if (block @ widths > arrays[strips].size_bytes).any():
+                    return places
+        for entry in table.apart:
+            names = array_names(entry)
+            for offsets, inner in pairwise(names):
+                num, last = arrays[inner].shape[0] - (inner != names[-1]), 0
+                for block in _blocks(fd, arrays[offsets]):
+                    if block[0] < last or block[-1] > num or (block[1:] < block[:-1]).any():
+                        return offsets
+                    last = block[-1]
+    return None
+
+
+def _blocks(fd: int, place: ArrayPlace) -> Iterator[Any]:
+    """Yield an array some rows at a time, about a megabyte of them."""
+    num_rows = place.shape[0]
+    step = max(1, _CHECK_BYTES * num_rows // max(1, place.size_bytes))
+    for begin in range(0, num_rows, step):
+        part = replace(place, shape=(min(step, num_rows - begin), *place.shape[1:]))
+        yield _read_array(fd, replace(part, offset_bytes=place.offset_bytes + place.size_bytes // num_rows * begin))
 
 
 def read_lengths(fd: int, header: ChunkHeader, entry: Entry) -> npt.NDArray[np.int64]:
-    """Return how many values, or inner lists, a ragged field has in each row of its table; values are not read.
-
-    Args:
-        fd: Open for reading.
-        header: Of the file.
-        entry: The field, as the header has it.
-    """
+    """Return how many values, or inner lists, a ragged field has in each row of its table; values are not read."""
     for name, table in zip(table_names(header.spec), header.spec.tables, strict=True):
         for i, one in enumerate(table.strip, start=1):
             if one.name == entry.name:
@@ -364,8 +428,19 @@ def read_lengths(fd: int, header: ChunkHeader, entry: Entry) -> npt.NDArray[np.i
 
 def _read_array(fd: int, place: ArrayPlace) -> Array:
     array = np.empty(place.shape, dtype=place.dtype)
-    rest, at = array.data.cast("B") if array.nbytes else memoryview(b""), place.offset_bytes
-    while rest:
-        num_bytes = os.preadv(fd, [rest], at)
-        rest, at = rest[num_bytes:], at + num_bytes
+    view, begin = array.reshape(-1).view(np.uint8).data, 0
+    while begin < len(view):
+        begin += _read(fd, view[begin:], place.offset_bytes + begin)
     return array
+
+
+def _read(fd: int, view: memoryview, at: int) -> int:
+    """Read into `view`, and return how many bytes; at least one.
+
+    Raises:
+        OSError: The disk fails, or the file ends there.
+    """
+    num_bytes = os.preadv(fd, [view], at)
+    if num_bytes == 0:
+        raise OSError(errno.EIO, f"the file ends inside of an array, at {at:,} bytes")
+    return num_bytes

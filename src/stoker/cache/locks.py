@@ -3,10 +3,10 @@
 A lock is one byte of the file, at a place that a hash of its name decides. Nothing has to be cleaned up after a
 process that was killed, and no lock file is ever left, because there is only the one.
 
-    Linux      open-file-description locks: closing some other descriptor of the file does not drop them
-    elsewhere  POSIX record locks, which that would drop; so the file is opened once a process
+    Linux      open-file-description locks: each store opens the file for itself, and is told from all others by that
+    elsewhere  POSIX record locks, which a process has as a whole: two stores of one may build the same chunk
 
-Threads, and stores that share a folder in one process, share one descriptor, so a table tells who of them holds what.
+Threads of a store share its descriptor, so a table tells which locks it has.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from stoker.host.forks import open_in_forks
 
 Lock: TypeAlias = contextlib.ExitStack
 
+_KNOWS_DESCRIPTIONS = hasattr(fcntl, "F_OFD_SETLK")
 _SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
 _GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
-_IS_LINUX_LAYOUT = hasattr(fcntl, "F_OFD_SETLK")
 
 # A lock's place is below 2**62. Two names that share a place only wait for each other.
 _PLACE_BITS = 62
@@ -40,7 +40,7 @@ _BUSY = (errno.EAGAIN, errno.EACCES)
 
 def _flock(kind: int, place: int) -> bytes:
     """Return `struct flock` for one byte at `place`."""
-    if _IS_LINUX_LAYOUT:
+    if _KNOWS_DESCRIPTIONS:
         return struct.pack("@hhqqi4x", kind, os.SEEK_SET, place, 1, 0)
     return struct.pack("@qqihh", place, 1, 0, kind, os.SEEK_SET)  # macOS and the BSDs
 
@@ -51,69 +51,11 @@ def _place(name: str) -> int:
 
 
 _USAGE = _place("")  # nothing else is called so
-
-
-class _LockFile:
-    """The one descriptor of a lock file in this process, and the table of who holds what."""
-
-    _open: dict[tuple[int, int, int], _LockFile] = {}  # noqa: RUF012  (the processes' own registry, by pid and inode)
-    _registry = open_in_forks(threading.Lock())
-
-    def __init__(self, fd: int, identity: tuple[int, int, int], *, is_writable: bool) -> None:
-        self.fd = fd
-        self.is_writable = is_writable
-        self.mutex = threading.Lock()
-        self.usage = threading.Lock()
-        self.held: dict[int, int] = {}  # place -> number of shared holders, or -1
-        self.pid = identity[0]
-        self._identity = identity
-        self._num_users = 0
-
-    @classmethod
-    def open(cls, folder: Folder) -> _LockFile:
-        with cls._registry:
-            with contextlib.suppress(FileNotFoundError):
-                # Looked up before it is opened: a second descriptor, once closed, would drop POSIX locks.
-                about = os.stat(_NAME, dir_fd=folder.root, follow_symlinks=False)
-                known = cls._open.get(cls._identity_of(about))
-                if known is not None:
-                    known._num_users += 1
-                    return known
-            fd, is_writable = folder.open_own(_NAME)
-            identity = cls._identity_of(os.fstat(fd))
-            file = cls._open[identity] = cls(fd, identity, is_writable=is_writable)
-            file._num_users += 1
-            return file
-
-    @staticmethod
-    def _identity_of(about: os.stat_result) -> tuple[int, int, int]:
-        # A forked child has its parent's table in memory but must not take part in its locks.
-        return os.getpid(), about.st_dev, about.st_ino
-
-    def close(self) -> None:
-        with self._registry:
-            self._num_users -= 1
-            if self._num_users == 0:
-                self._open.pop(self._identity, None)
-                os.close(self.fd)
-
-    def set(self, kind: int, place: int, *, waits: bool = False) -> bool:
-        try:
-            fcntl.fcntl(self.fd, _SET_AND_WAIT if waits else _SET, _flock(kind, place))
-        except OSError as error:
-            if error.errno in _BUSY:
-                return False
-            raise
-        return True
-
-    def is_free_elsewhere(self, place: int) -> bool:
-        answer = fcntl.fcntl(self.fd, _GET, _flock(fcntl.F_WRLCK, place))
-        kind: int = struct.unpack_from("@h", answer, 0 if _IS_LINUX_LAYOUT else 20)[0]
-        return kind == fcntl.F_UNLCK
+_counting = open_in_forks(threading.Lock())  # the threads of all stores: a descriptor is not locked against its own
 
 
 class Locks:
-    """The locks that one store holds; `close` gives them all back.
+    """The locks of one store; `close` gives them all back. A forked child neither takes nor drops those of its parent.
 
     Args:
         folder: The cache folder, in which the lock file is made if it is not there. On a disk that is read-only,
@@ -126,61 +68,61 @@ class Locks:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._path = folder.path / _NAME
-        self._opened = _LockFile.open(folder)
-        self._mine: dict[Lock, int] = {}  # and where each lies
         self._is_closed = False
+        self._open()
 
-    @property
-    def _file(self) -> _LockFile:
-        """The lock file of this process: a forked child must neither take nor drop the locks of its parent."""
-        if self._opened.pid != os.getpid():
-            self._opened = _LockFile.open(self._folder)
-            self._mine = {}
-        return self._opened
+    def _open(self) -> None:
+        self._fd, self._is_writable = self._folder.open_own(_NAME)
+        self._mutex = threading.Lock()
+        self._held: dict[int, int] = {}  # place -> how often it is held shared, or -1
+        self._pid = os.getpid()
+
+    def _file(self) -> int:
+        """Return the descriptor of this process."""
+        if self._pid != os.getpid() and not self._is_closed:
+            os.close(self._fd)  # the locks go with the last descriptor, which the parent has
+            self._open()
+        return self._fd
 
     @property
     def is_writable(self) -> bool:
         """Whether exclusive locks can be had."""
-        return self._file.is_writable
+        self._file()
+        return self._is_writable
 
     def try_lock(self, name: str, *, is_shared: bool = False) -> Lock | None:
-        """Return the lock, or None where another thread or process holds it. Never waits.
+        """Return the lock, or None where another thread, store or process holds it. Never waits.
 
         It is held until it is closed, or the process ends. A name is a chunk's key, a data set's fingerprint or a
         writer's name, none of which is like another.
 
         Raises:
-            CacheError: The file system knows no locks.
+            CacheError: The file system knows no locks, or this was closed.
         """
         if not is_shared and not self.is_writable:
             return None
-        place = _place(name)
-        file = self._file
-        with file.mutex:
+        place, lock = _place(name), Lock()
+        self._file()
+        with self._mutex:
             if self._is_closed:
                 raise CacheError(f"the cache {self._path.parent} was closed", path=self._path.parent)
-            num_shared = file.held.get(place, 0)
-            if num_shared < 0 or (num_shared and not is_shared):
+            num = self._held.get(place, 0)
+            if num < 0 or (num and not is_shared):
                 return None
-            if not num_shared:
-                try:
-                    if not file.set(fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, place):
-                        return None
-                except OSError as error:
-                    raise self._refused(error) from error
-            file.held[place] = num_shared + 1 if is_shared else -1
-            lock = Lock()
-            lock.callback(self._release, lock, is_shared=is_shared)
-            self._mine[lock] = place
-            return lock
+            if not num and not self._set(_SET, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, place):
+                return None
+            self._held[place] = num + 1 if is_shared else -1
+        lock.callback(self._release, place, self._pid)
+        return lock
 
     def is_held(self, name: str, *, elsewhere: bool = False) -> bool:
         """Return whether anyone holds the lock; or, elsewhere, anyone but this store."""
-        place = _place(name)
-        file = self._file
-        with file.mutex:
-            num_mine = list(self._mine.values()).count(place) if elsewhere else 0
-            return file.held.get(place, 0) not in (0, num_mine) or not file.is_free_elsewhere(place)
+        place, fd = _place(name), self._file()
+        if place in self._held and not elsewhere:
+            return True
+        answer = fcntl.fcntl(fd, _GET, _flock(fcntl.F_WRLCK, place))
+        kind: int = struct.unpack_from("@h", answer, 0 if _KNOWS_DESCRIPTIONS else 20)[0]
+        return kind != fcntl.F_UNLCK
 
     @contextlib.contextmanager
     def usage(self) -> Iterator[None]:
@@ -188,43 +130,44 @@ class Locks:
 
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """
-        file = self._file
-        with file.usage:
-            try:
-                file.set(fcntl.F_WRLCK, _USAGE, waits=True)
-            except OSError as error:
-                raise self._refused(error) from error
+        self._file()
+        with _counting:
+            self._set(_SET_AND_WAIT, fcntl.F_WRLCK, _USAGE)
             try:
                 yield
             finally:
-                file.set(fcntl.F_UNLCK, _USAGE)
+                self._set(_SET, fcntl.F_UNLCK, _USAGE)
 
     def close(self) -> None:
         """Give all locks back. Harmless when called again."""
-        file = self._file
-        with file.mutex:
-            if self._is_closed:
-                return
+        if self._is_closed:
+            return
+        fd = self._file()
+        with self._mutex:
             self._is_closed = True
-            mine = list(self._mine)
-        for lock in mine:
-            lock.close()
-        file.close()
+            for place in self._held:
+                self._set(_SET, fcntl.F_UNLCK, place)
+            self._held.clear()
+        if _KNOWS_DESCRIPTIONS:  # elsewhere other stores of this process would lose their locks with it
+            os.close(fd)
 
-    def _release(self, lock: Lock, *, is_shared: bool) -> None:
-        file = self._file
-        with file.mutex:
-            place = self._mine.pop(lock, None)
-            if place is None:  # the parent's, in a fork
-                return
-            num_left = file.held[place] - 1 if is_shared else 0
-            if num_left > 0:
-                file.held[place] = num_left
-                return
-            del file.held[place]
-            file.set(fcntl.F_UNLCK, place)
+    def _release(self, place: int, pid: int) -> None:
+        if pid != os.getpid():  # the parent's, in a fork
+            return
+        with self._mutex:
+            num = self._held.pop(place, 0)
+            if num > 1:
+                self._held[place] = num - 1
+            elif num:
+                self._set(_SET, fcntl.F_UNLCK, place)
 
-    def _refused(self, error: OSError) -> CacheError:
-        return CacheError(
-            f"{self._path} cannot be locked ({error.strerror}); put the cache on a local disk", path=self._path
-        )
+    def _set(self, command: int, kind: int, place: int) -> bool:
+        try:
+            fcntl.fcntl(self._fd, command, _flock(kind, place))
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise CacheError(
+                f"{self._path} cannot be locked ({error.strerror}); put the cache on a local disk", path=self._path
+            ) from error
+        return True

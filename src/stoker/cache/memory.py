@@ -18,7 +18,6 @@ import stat
 import tempfile
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -27,12 +26,11 @@ from stoker.cache.folder import Files
 from stoker.host.forks import Home
 
 _SHM = Path("/dev/shm")
-# Beginning of the names of all folders of a user. Not that of caches in memory, which belong to one process each.
-_FAMILY = "stoker.{uid}."
 # Chunks that this process has opened and leaves for the others: about what those that run beside it are behind.
 _NUM_LEFT = 8
 # Older ones are of processes that were killed; where one is not, it is built again.
 _STALE_S = 600
+_NAMED = -1
 
 T = TypeVar("T")
 
@@ -42,21 +40,19 @@ class MemoryChunks:
 
     Args:
         path: That folder, by whose name other processes find them; None keeps them in this process.
-        files: What writes them.
     """
 
     def __init__(self, path: Path | None, files: Files) -> None:
-        uid = os.geteuid()
-        self._family = _FAMILY.format(uid=uid)
+        # Not as those of caches in memory are called, which belong to one process each.
+        self._family = f"stoker.{os.geteuid()}."
         name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest() if path else None
         self._shared = None if name is None or not _SHM.is_dir() else _SHM / f"{self._family}{name}"
         self._files = files
         self._home = Home()
         self._mutex = threading.Lock()
         self._folder = -1
-        self._own: dict[str, int] = {}  # kept by this process alone: descriptors
-        self._named: set[str] = set()  # put into the shared folder by this process
-        self._opened: OrderedDict[str, None] = OrderedDict()  # put by this process and opened since, the oldest first
+        self._mine: dict[str, int] = {}  # put by this process: descriptors of what it keeps alone, or _NAMED
+        self._opened: dict[str, None] = {}  # those of them that were opened since, the oldest first
 
     def put(self, key: str, write: Callable[[int], T]) -> T:
         """Keep a chunk, until some others were opened after it.
@@ -68,21 +64,11 @@ class MemoryChunks:
         Raises:
             OSError: There is no memory.
         """
-        folder = self._join()
+        with self._mutex:
+            folder = self._join(makes=True)
         if folder >= 0:
-            aside = f"{key}.{secrets.token_hex(4)}"
             with contextlib.suppress(OSError):  # no room for it there
-                fd = self._files.create(folder, aside)
-                try:
-                    result = write(fd)
-                    self._files.replace(folder, aside, folder, key)
-                except BaseException:
-                    self._files.remove(folder, aside)
-                    raise
-                finally:
-                    os.close(fd)
-                self._named.add(key)
-                return result
+                return self._put_named(folder, key, write)
         fd = _unnamed(key)
         try:
             result = write(fd)
@@ -90,9 +76,24 @@ class MemoryChunks:
             os.close(fd)
             raise
         with self._mutex:
-            before, self._own[key] = self._own.get(key, -1), fd
+            before, self._mine[key] = self._mine.get(key, _NAMED), fd
         if before >= 0:
             os.close(before)
+        return result
+
+    def _put_named(self, folder: int, key: str, write: Callable[[int], T]) -> T:
+        aside = f"{key}.{secrets.token_hex(4)}"
+        fd = self._files.create(folder, aside)
+        try:
+            result = write(fd)
+            self._files.replace(folder, aside, folder, key)
+        except BaseException:
+            self._files.remove(folder, aside)
+            raise
+        finally:
+            os.close(fd)
+        with self._mutex:
+            self._mine.setdefault(key, _NAMED)
         return result
 
     def open(self, key: str, *, is_use: bool = True) -> int | None:
@@ -103,21 +104,23 @@ class MemoryChunks:
             is_use: Whether this is what it is kept for.
         """
         with self._mutex:
-            own = self._own.get(key, -1)
-            fd = os.dup(own) if own >= 0 else self._open_named(key)
-            if fd is not None and is_use and (own >= 0 or key in self._named):
+            fd: int | None = None
+            own = self._mine.get(key)
+            if own is not None and own >= 0:
+                fd = os.dup(own)
+            elif (folder := self._join()) >= 0:
+                with contextlib.suppress(OSError):
+                    fd = os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+            if fd is not None and is_use and own is not None:
+                self._opened.pop(key, None)
                 self._opened[key] = None
-                self._opened.move_to_end(key)
                 while len(self._opened) > _NUM_LEFT:
-                    self._drop(self._opened.popitem(last=False)[0])
+                    self._drop(next(iter(self._opened)))
         return fd
 
     def has(self, key: str) -> bool:
         """Return whether a chunk is there."""
-        with self._mutex:
-            if key in self._own:
-                return True
-            fd = self._open_named(key)
+        fd = self.open(key, is_use=False)
         if fd is not None:
             os.close(fd)
         return fd is not None
@@ -126,69 +129,54 @@ class MemoryChunks:
         """Let go of a chunk, whoever put it there."""
         with self._mutex:
             self._drop(key)
-            if self._folder >= 0:
-                with contextlib.suppress(OSError):
-                    self._files.remove(self._folder, key)
+            self._remove(key)
 
     def close(self) -> None:
         """Let go of all chunks; the last process removes what they share. Harmless when called again, and in a fork."""
         with self._mutex:
-            for fd in self._own.values():
-                os.close(fd)
-            self._own.clear()
-            folder, self._folder = self._folder, -1
-            if folder < 0:
-                return
-            if self._home.is_here and self._shared is not None and not _remove_if_last(folder, self._shared):
-                for key in self._named:
-                    with contextlib.suppress(OSError):
-                        self._files.remove(folder, key)
-            os.close(folder)
+            shared = self._shared if self._home.is_here else None
+            if self._folder >= 0 and shared is not None and not _remove_if_last(self._folder, shared):
+                for key in self._mine:
+                    self._remove(key)
+            for fd in (self._folder, *self._mine.values()):
+                if fd >= 0:
+                    os.close(fd)
+            self._mine.clear()
+            self._folder = -1
 
     def _drop(self, key: str) -> None:
-        fd = self._own.pop(key, -1)
-        if fd >= 0:
+        self._opened.pop(key, None)
+        fd = self._mine.pop(key, None)
+        if fd is not None and fd >= 0:
             os.close(fd)
-        if key in self._named:
-            self._named.discard(key)
+        elif fd is not None:
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        if self._folder >= 0:
             with contextlib.suppress(OSError):
                 self._files.remove(self._folder, key)
 
-    def _open_named(self, key: str) -> int | None:
-        if self._folder < 0 and self._shared is not None and self._home.is_here:
+    def _join(self, *, makes: bool = False) -> int:
+        """Return the folder that is shared; -1 where it is not there, and is not to be made, or none is to be had."""
+        if self._shared is None or not self._home.is_here:
+            return -1
+        if self._folder < 0 and makes:
+            for path in _SHM.glob(f"{self._family}*"):  # what killed processes of this user left
+                fd = _opened(path)
+                if fd >= 0:
+                    _remove_if_last(fd, path)
+                    os.close(fd)
+            with contextlib.suppress(OSError):
+                self._shared.mkdir(0o700)
+        if self._folder < 0:
             self._folder = _opened(self._shared)
-        if self._folder >= 0:
-            with contextlib.suppress(OSError):
-                return os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
-        return None
-
-    def _join(self) -> int:
-        """Return the folder that is shared, made if it is not there; -1 where there is none to be had."""
-        with self._mutex:
-            if self._shared is None or not self._home.is_here:
-                return -1
-            if self._folder < 0:
-                self._sweep()
+            # What killed ones left there while others went on: nobody waits so long with a use.
+            for name in os.listdir(self._folder) if self._folder >= 0 else ():  # noqa: PTH208  it has no path
                 with contextlib.suppress(OSError):
-                    self._shared.mkdir(0o700)
-                self._folder = _opened(self._shared)
-                self._sweep_own()
-            return self._folder
-
-    def _sweep_own(self) -> None:
-        """Remove what killed processes left in the folder while others went on: nobody waits so long with a use."""
-        for name in os.listdir(self._folder) if self._folder >= 0 else ():  # noqa: PTH208  it has no path
-            with contextlib.suppress(OSError):
-                if time.time() - os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mtime > _STALE_S:
-                    os.unlink(name, dir_fd=self._folder)
-
-    def _sweep(self) -> None:
-        """Remove what killed processes of this user left."""
-        for path in _SHM.glob(f"{self._family}*"):
-            fd = _opened(path)
-            if fd >= 0:
-                _remove_if_last(fd, path)
-                os.close(fd)
+                    if time.time() - os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mtime > _STALE_S:
+                        os.unlink(name, dir_fd=self._folder)
+        return self._folder
 
 
 def _opened(path: Path) -> int:

@@ -16,12 +16,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from queue import Queue
+from typing import Any, TypeAlias
 
 from stoker.cache.folder import SUFFIX, Files
 from stoker.cache.format import PAGE_BYTES, ChunkHeader, check_arrays, parse_header
@@ -44,8 +43,13 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S = 1.0, 60.0
 _NUM_UPLOADING = 2
 # Tries to upload one chunk, behind pauses.
 _NUM_TRIES = 4
+# How often who waits for uploads looks whether one was given up.
+_LOOK_S = 0.1
 
 _log = logging.getLogger("stoker")
+
+FoundChunk: TypeAlias = tuple[int, Callable[[int, Files], ChunkHeader]]
+"""Bytes of a chunk's file, and what writes it into a descriptor and returns its header."""
 
 
 class UnfitError(Exception):
@@ -114,11 +118,10 @@ class Mirror:
         self._said: set[str] = set()
         self._unfit: set[str] = set()
         self.num_fetched = self.num_uploaded = self.num_failures = 0
-        self._to_do = threading.Condition()
-        self._queue: deque[tuple[str, Callable[[], bytes | None]]] = deque()
-        self._num_busy = self._num_given_up = 0
+        self._to_do: Queue[tuple[str, Callable[[], bytes | None]] | None] = Queue()
+        self._num_given_up = 0
         self._uploaded: set[str] = set()
-        self._is_closed = False
+        self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def connect(self) -> None:
@@ -146,8 +149,8 @@ class Mirror:
 
     # ------------------------------------------------------------------ from there
 
-    def find(self, key: str, *, num_samples: int, spec: Spec | None) -> MirroredChunk | None:
-        """Return a chunk that is there, to be fetched by writing it; None where it is not to be had.
+    def find(self, key: str, *, num_samples: int, spec: Spec | None) -> FoundChunk | None:
+        """Return a chunk that is there, its size and what writes it into a file; None where it is not to be had.
 
         Args:
             key: Of the chunk.
@@ -168,39 +171,36 @@ class Mirror:
                 return None
             begin = self._read(url, 0, min(_RANGE_BYTES, size_bytes))
             header = parse_header(bytes(begin), path=Path(key + SUFFIX), file_bytes=size_bytes)
-            if (header.key, header.num_samples) != (key, num_samples) or (spec is not None and header.spec != spec):
-                raise ChunkCorruptError(f"{key} is another chunk", path=Path(key + SUFFIX))
+            header.check(key, path=Path(key + SUFFIX), num_samples=num_samples, spec=spec)
         except Exception as error:  # whatever a client raises: the chunk is built then
             self._failed(self._reading, error, key)
             return None
-        return MirroredChunk(key, header, begin, self)
+        return size_bytes, partial(self._read_into, key, header, begin)
 
-    def read_into(self, fd: int, files: Files, chunk: MirroredChunk) -> None:
-        """Write a chunk into a file, and prove it there.
+    def _read_into(self, key: str, header: ChunkHeader, begin: BytesLike, fd: int, files: Files) -> ChunkHeader:
+        """Write a chunk into a file, prove it there, and return its header.
 
         Raises:
             UnfitError: It did not come, or is not what it should be.
             OSError: The file cannot be written.
         """
-        data, offset = chunk.begin, 0
-        while True:
-            files.write(fd, memoryview(data), offset=offset)
-            offset += len(data)
-            if offset == chunk.size_bytes:
-                break
+        files.write(fd, memoryview(begin), offset=0)
+        for offset in range(len(begin), header.size_bytes, _RANGE_BYTES):
             try:
-                data = self._read(self._name(chunk.key), offset, min(_RANGE_BYTES, chunk.size_bytes - offset))
+                data = self._read(self._name(key), offset, min(_RANGE_BYTES, header.size_bytes - offset))
             except Exception as error:
-                self._failed(self._reading, error, chunk.key)
+                self._failed(self._reading, error, key)
                 raise UnfitError from error
+            files.write(fd, memoryview(data), offset=offset)
         try:
-            check_arrays(fd, chunk.header, path=Path(chunk.key + SUFFIX))
+            check_arrays(fd, header, path=Path(key + SUFFIX))
         except ChunkCorruptError as error:
-            self._failed(self._reading, error, chunk.key)
+            self._failed(self._reading, error, key)
             raise UnfitError from error
         self._reading.worked()
         with self._mutex:
             self.num_fetched += 1
+        return header
 
     def _read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         storage = self._opened()
@@ -215,14 +215,11 @@ class Mirror:
             key: Of the chunk.
             content: Gives its proven bytes, by that thread; None where it is gone.
         """
-        if not self._home.is_here:
+        if not self._home.is_here or self._closing.is_set():
             return
-        with self._to_do:
-            if self._is_closed:
-                return
-            self._queue.append((key, content))
-            self._to_do.notify()
-            if len(self._threads) < min(_NUM_UPLOADING, len(self._queue)):
+        self._to_do.put((key, content))
+        with self._mutex:
+            if len(self._threads) < min(_NUM_UPLOADING, self._to_do.unfinished_tasks):
                 thread = threading.Thread(target=self._put_all, name=f"stoker-mirror-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -232,14 +229,14 @@ class Mirror:
 
         Blocks: until all is there; or one was given up, as others would be; or `stop_event` is set.
         """
-        with self._to_do:
-            while (self._queue or self._num_busy) and not self._num_given_up and not stop_event.is_set():
-                self._to_do.wait(self._answer_s / 10)
-            return len(self._queue) + self._num_busy + self._num_given_up
+        with self._to_do.all_tasks_done:
+            while self._to_do.unfinished_tasks and not self._num_given_up and not stop_event.is_set():
+                self._to_do.all_tasks_done.wait(_LOOK_S)
+            return self._to_do.unfinished_tasks + self._num_given_up
 
     def take_uploaded(self) -> set[str]:
         """Return the keys of chunks that are there now, of those that were to be put there since the last call."""
-        with self._to_do:
+        with self._mutex:
             uploaded, self._uploaded = self._uploaded, set()
         return uploaded
 
@@ -250,36 +247,26 @@ class Mirror:
         """
         if not self._home.is_here:  # a fork has none of the threads
             return
-        with self._to_do:
-            self._is_closed = True
-            self._queue.clear()
-            self._to_do.notify_all()
+        self._closing.set()
+        for _ in self._threads:
+            self._to_do.put(None)
         for thread in self._threads:
             thread.join()
 
     def _put_all(self) -> None:
-        while True:
-            with self._to_do:
-                self._to_do.wait_for(lambda: self._queue or self._is_closed)
-                if self._is_closed:
-                    return
-                key, content = self._queue.popleft()
-                self._num_busy += 1
-            is_there = self._put(key, content)
-            with self._to_do:
-                self._num_busy -= 1
+        while (found := self._to_do.get()) is not None and not self._closing.is_set():
+            is_there = self._put(*found)
+            with self._mutex:
                 self._num_given_up += is_there is False
                 if is_there:
-                    self._uploaded.add(key)
-                self._to_do.notify_all()
+                    self._uploaded.add(found[0])
+            self._to_do.task_done()
 
     def _put(self, key: str, content: Callable[[], bytes | None]) -> bool | None:
         """Return whether a chunk is there now; None where it is gone here, or nothing is put there any more."""
         for _ in range(_NUM_TRIES):
-            with self._to_do:
-                while (pause_s := self._writing.wait_s()) and not self._is_closed:
-                    self._to_do.wait(pause_s)
-                if self._is_closed:
+            while pause_s := self._writing.wait_s():
+                if self._closing.wait(pause_s):
                     return None
             try:
                 storage = self._opened()
@@ -339,26 +326,6 @@ def _tried_once(storage: WritableStorage) -> RetryingStorage:
 
 # Where arrays are mapped in larger pages, they lie at other places.
 _END = SUFFIX if PAGE_BYTES == 4096 else f".{PAGE_BYTES}{SUFFIX}"
-
-
-@dataclass(frozen=True, eq=False)
-class MirroredChunk:
-    """A chunk of the mirror, about to be written here; what else has it takes it for one that is built."""
-
-    key: str
-    header: ChunkHeader
-    begin: BytesLike
-    mirror: Mirror
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole file."""
-        return self.header.size_bytes
-
-    def write(self, fd: int, files: Files) -> ChunkHeader:
-        """Write the file, and return what its header says; see `Mirror.read_into`."""
-        self.mirror.read_into(fd, files, self)
-        return self.header
 
 
 def mirror_url(url: str | Path) -> str:

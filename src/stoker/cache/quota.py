@@ -4,33 +4,117 @@ What is there stays while its data set is in use, whatever comes: where the orde
 once an epoch, a fixed set hits as often as its share of the data, and making room for the newest would hit never. Room
 is made from chunks of data sets that no living process uses, those of the least recently opened first.
 
+What a data set is made of lies in a file named by its fingerprint: a line of JSON for people, a line for each
+chunk's key, and a checksum. Its time is when the data set was last opened, which decides what goes first.
+
 The file `usage` says how many bytes all chunks have, those being written included; at most, for a crash may leave it
 too high. Where even that leaves room, nothing is listed. Where it does not, the folder is listed, which puts it right.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from stoker.cache.datasets import Manifests
-from stoker.cache.folder import Folder
+from xxhash import xxh3_64_hexdigest
+
+from stoker.cache.folder import SUFFIX, Folder
 from stoker.cache.locks import Locks
-from stoker.errors import CacheFullError
+from stoker.errors import CacheFullError, without_secrets
 
 _USAGE = struct.Struct("<q")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the cache knows of a data set.
+
+    Attributes:
+        fingerprint: Of the data set.
+        name: What people call it.
+        urls: Where it comes from.
+        keys: Of its chunks, in its order, whether in the cache or not.
+        opened_ns: When it was last opened.
+    """
+
+    fingerprint: str
+    name: str
+    urls: tuple[str, ...]
+    keys: tuple[str, ...]
+    opened_ns: int = 0
+
+
+class Manifests:
+    """The manifests of a cache folder. An unreadable one counts as not there: its data set is entered again."""
+
+    def __init__(self, folder: Folder, locks: Locks) -> None:
+        self._folder = folder
+        self._locks = locks
+
+    def enter(self, fingerprint: str, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
+        """Say that this store uses a data set, until locks are closed: as long as any process does, its chunks stay.
+
+        Raises:
+            OSError: The manifest cannot be written.
+        """
+        self._locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
+        folder = self._folder
+        if not self._locks.is_writable:
+            return
+        with suppress(OSError, ValueError):  # a hundred thousand keys are not worked out to write what is there
+            _sound(folder.read_small(folder.datasets, fingerprint))
+            folder.renew(folder.datasets, fingerprint)
+            return
+        head = json.dumps({"name": without_secrets(name), "urls": list(map(without_secrets, urls))})
+        content = "".join(f"{line}\n" for line in (head, *keys())).encode()
+        folder.write_small(folder.datasets, fingerprint, content + xxh3_64_hexdigest(content).encode())
+
+    def in_use(self) -> frozenset[str]:
+        """Return the data sets that a living process uses."""
+        return frozenset(one for one in self._folder.list_datasets() if self._locks.is_held(one))
+
+    def get(self, fingerprint: str) -> Manifest | None:
+        """Return the manifest of a data set, None where there is none that can be read."""
+        folder = self._folder
+        try:
+            opened_ns = os.stat(fingerprint, dir_fd=folder.datasets, follow_symlinks=False).st_mtime_ns
+            head, *keys = _sound(folder.read_small(folder.datasets, fingerprint)).decode().splitlines()
+            content = json.loads(head)
+            name, urls = str(content["name"]), tuple(map(str, content["urls"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return Manifest(fingerprint=fingerprint, name=name, urls=urls, keys=tuple(keys), opened_ns=opened_ns)
+
+    def all(self) -> list[Manifest]:
+        """Return those of all data sets."""
+        return [one for name in self._folder.list_datasets() if (one := self.get(name)) is not None]
+
+    def remove(self, fingerprint: str) -> None:
+        """Forget a data set."""
+        self._folder.files.remove(self._folder.datasets, fingerprint)
+
+
+def _sound(data: bytes) -> bytes:
+    """Return a manifest without the checksum in its last line.
+
+    Raises:
+        ValueError: It is another one.
+    """
+    content, checksum = data[:-16], data[-16:]
+    if xxh3_64_hexdigest(content).encode() != checksum:
+        raise ValueError("a manifest is damaged")
+    return content
 
 
 class Quota:
     """Admits chunks, and evicts others for them.
 
     Args:
-        folder: Of the cache.
-        locks: Of its processes.
-        manifests: Of its data sets.
         limit_bytes: Of all chunks; None is what the disk has. A process with a lower limit adds less, and evicts no
             more than others: what a data set in use has stays.
 
@@ -48,38 +132,44 @@ class Quota:
         self._unused: tuple[frozenset[str], deque[str]] | None = None
         self.num_evicted = 0
 
-    def create(self, name: str, size_bytes: int) -> int:
-        """Return a file in which a chunk is to be written: a descriptor, open for reading and writing.
+    # A file comes or goes and its bytes are counted under one lock: who lists the folder in between, and so counts it
+    # already, would have it counted twice.
+
+    @contextmanager
+    def writing(self, key: str, size_bytes: int) -> Iterator[int]:
+        """Give a new file for a chunk, a descriptor open for reading and writing, and publish it when the block ends.
+
+        It takes the place of what has its name. Where the block raises, nothing is left of it.
 
         Raises:
             CacheFullError: The limit leaves no room for it.
             OSError: The disk refuses.
         """
+        folder, aside = self._folder, self._folder.name_aside(key)
         with self._counting() as used_bytes:
             used_bytes = self._with_room(used_bytes, size_bytes)
             self._write(used_bytes + size_bytes)  # before it is there: a crash in between leaves too high a number
             try:
-                return self._folder.create_chunk(name, size_bytes)
+                # At its full length, so that it counts for who lists.
+                fd = folder.files.create(folder.tmp, aside, size_bytes=size_bytes, mode=folder.file_mode)
             except BaseException:
                 self._write(used_bytes)
                 raise
-
-    # A file comes or goes and its bytes are counted under one lock: who lists the folder in between, and so counts it
-    # already, would have it counted twice.
-
-    def place(self, name: str, key: str) -> None:
-        """Publish a chunk that was written, in place of what has its name."""
-        with self._counting() as used_bytes:
-            replaced_bytes = self._folder.size_of(key)
-            self._folder.place(name, key)
-            if replaced_bytes is not None:
-                self._write(used_bytes - replaced_bytes)
-
-    def abandon(self, name: str, size_bytes: int) -> None:
-        """Remove a file in which a chunk was written."""
-        with self._counting() as used_bytes:
-            if self._folder.files.remove(self._folder.tmp, name):
-                self._write(used_bytes - size_bytes)
+        try:
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+            with self._counting() as used_bytes:
+                replaced_bytes = folder.size_of(key)
+                folder.files.replace(folder.tmp, aside, folder.chunks, key + SUFFIX)
+                if replaced_bytes is not None:
+                    self._write(used_bytes - replaced_bytes)
+        except BaseException:
+            with self._counting() as used_bytes:
+                if folder.files.remove(folder.tmp, aside):
+                    self._write(used_bytes - size_bytes)
+            raise
 
     def remove(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there."""
@@ -106,19 +196,18 @@ class Quota:
 
     def trim(self, fingerprint: str) -> None:
         """Evict what is beyond the limit, if it is lower than it was: of data sets not in use, and of one of ours."""
-        if self._limit_bytes is None:
+        limit_bytes = self._limit_bytes
+        if limit_bytes is None:
             return
         with self._counting() as used_bytes:
-            if used_bytes <= self._limit_bytes or (used_bytes := self._listed()) <= self._limit_bytes:
+            if used_bytes <= limit_bytes or (used_bytes := self._listed()) <= limit_bytes:
                 return
-            used_bytes -= self._evict(self._find_unused(self._manifests.in_use()), used_bytes - self._limit_bytes)
-            mine = self._manifests.get(fingerprint)
-            if used_bytes > self._limit_bytes and mine and not self._locks.is_held(fingerprint, elsewhere=True):
-                others = self._manifests.in_use() - {fingerprint}
-                shared = {key for one in self._manifests.all() if one.fingerprint in others for key in one.keys}
-                mine_alone = set(mine.keys) - shared
-                keys = sorted(chunk.key for chunk in self._folder.list_chunks() if chunk.key in mine_alone)
-                used_bytes -= self._evict(keys, used_bytes - self._limit_bytes)
+            in_use = self._manifests.in_use()
+            used_bytes -= self._evict(self._find_unused(in_use), used_bytes - limit_bytes)
+            if used_bytes > limit_bytes and not self._locks.is_held(fingerprint, elsewhere=True):
+                others = self._keys_of(in_use - {fingerprint})
+                mine = sorted(self._keys_of({fingerprint}) - others)
+                used_bytes -= self._evict(mine, used_bytes - limit_bytes)
             self._write(used_bytes)
 
     def close(self) -> None:
@@ -132,25 +221,20 @@ class Quota:
         limit_bytes = self._limit_bytes
         if limit_bytes is None or used_bytes + size_bytes <= limit_bytes:
             return used_bytes
-        state = used_bytes, self._folder.changed_ns(), self._manifests.in_use()
-        if size_bytes <= limit_bytes and state != self._full:
-            used_bytes = self._listed()
-            excess = used_bytes + size_bytes - limit_bytes
-            if excess > 0:
-                used_bytes -= self._evict(self._find_unused(state[2]), excess)
-                self._write(used_bytes)
-            if used_bytes + size_bytes <= limit_bytes:
-                return used_bytes
-            self._full = used_bytes, self._folder.changed_ns(), state[2]
-        if size_bytes > limit_bytes:
-            raise CacheFullError(
-                f"a chunk of {size_bytes:,} bytes can never fit: {self._folder.path} is limited to {limit_bytes:,} "
-                f"bytes; raise cache_limit, or lower the data set's chunk_size",
-                path=self._folder.path,
-            )
+        in_use, why = self._manifests.in_use(), "can never fit"
+        if size_bytes <= limit_bytes:
+            why = "finds no room beside those of data sets in use"
+            if (used_bytes, self._folder.changed_ns(), in_use) != self._full:
+                used_bytes = self._listed()
+                if used_bytes + size_bytes > limit_bytes:
+                    used_bytes -= self._evict(self._find_unused(in_use), used_bytes + size_bytes - limit_bytes)
+                    self._write(used_bytes)
+                if used_bytes + size_bytes <= limit_bytes:
+                    return used_bytes
+                self._full = used_bytes, self._folder.changed_ns(), in_use
         raise CacheFullError(
-            f"{self._folder.path}, limited to {limit_bytes:,} bytes, has no room for a chunk of {size_bytes:,} bytes "
-            f"beside those of data sets in use; raise cache_limit, or lower the data set's chunk_size",
+            f"{self._folder.path} is limited to {limit_bytes:,} bytes, and a chunk of {size_bytes:,} bytes {why}; "
+            f"raise cache_limit, or lower the data set's chunk_size",
             path=self._folder.path,
         )
 
@@ -168,18 +252,18 @@ class Quota:
     def _find_unused(self, in_use: frozenset[str]) -> Iterator[str]:
         """Yield keys of chunks of no data set in use. The listing is kept while the same ones are in use."""
         if self._unused is None or self._unused[0] != in_use:
-            needed: set[str] = set()
-            opened: dict[str, int] = {}
-            for manifest in self._manifests.all():
-                if manifest.fingerprint in in_use:
-                    needed.update(manifest.keys)
-                else:
-                    opened.update({key: max(opened.get(key, 0), manifest.opened_ns) for key in manifest.keys})
-            keys = [chunk.key for chunk in self._folder.list_chunks() if chunk.key not in needed]
+            needed = self._keys_of(in_use)
+            others = [one for one in self._manifests.all() if one.fingerprint not in in_use]
             # Chunks that no manifest knows were never opened.
+            opened = {key: one.opened_ns for one in sorted(others, key=lambda one: one.opened_ns) for key in one.keys}
+            keys = [chunk.key for chunk in self._folder.list_chunks() if chunk.key not in needed]
             self._unused = in_use, deque(sorted(keys, key=lambda key: (opened.get(key, 0), key)))
         while self._unused[1]:
             yield self._unused[1].popleft()
+
+    def _keys_of(self, fingerprints: Iterable[str]) -> set[str]:
+        """Return the keys of the chunks of some data sets."""
+        return {key for one in map(self._manifests.get, fingerprints) if one is not None for key in one.keys}
 
     @contextmanager
     def _counting(self) -> Iterator[int]:

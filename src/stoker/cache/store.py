@@ -19,25 +19,25 @@ import itertools
 import logging
 import os
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from stoker.arguments import explain_arguments, flag
-from stoker.cache.datasets import Manifests
+from stoker._native import cached_bytes
 from stoker.cache.folder import NO_ROOM, SUFFIX, Files, Folder
 from stoker.cache.format import ChunkHeader, check_arrays, read_header
 from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
-from stoker.cache.mirror import Mirror, MirroredChunk, UnfitError, mirror_url
-from stoker.cache.quota import Quota
+from stoker.cache.mirror import FoundChunk, Mirror, UnfitError
+from stoker.cache.quota import Manifests, Quota
 from stoker.cache.verified import FileVersion, Readahead, VerifiedFiles, version_of
-from stoker.cache.write import PreparedChunk, prepare_chunk
+from stoker.cache.write import prepare_chunk
 from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
-from stoker.fields.spec import Spec, parse_size
-from stoker.storage.urls import local_folder
+from stoker.fields.spec import Spec
 
 # Verified files by folder and key: which version, and its header. By process, not by store: a second loader need not
 # verify again, and parsing a header costs as much as all else about opening a chunk.
@@ -46,87 +46,12 @@ _verified: dict[tuple[int, int, str], tuple[FileVersion, ChunkHeader]] = {}
 _MAX_VERIFIED = 16384
 # Of a data set, so many chunks are looked for to find one that says what a sample is.
 _MOST_ASKED = 64
+# Between two rounds of who scrubs, and how often the others look whether nobody does any more.
+_SCRUB_PAUSE_S = 10.0
 
 _log = logging.getLogger("stoker")
 
 Verify: TypeAlias = Literal["boot", "always"]
-
-
-@explain_arguments({})
-@dataclass(frozen=True)
-class Cache:
-    """A folder that keeps transformed chunks, and how it is used; give it to a loader as `cache=`.
-
-    Args:
-        folder: On a fast local disk; made if it is not there. None keeps chunks in memory, for one loader alone.
-        limit: Size of that folder, "500GB" or bytes; None is what the disk has.
-        is_shared: Whether other users of the folder's group use it, too: what is made there they may write to, and what
-            they put there is believed. Otherwise folders and files are this user's alone, and those of another user
-            are refused.
-        verify: When the checksums of a chunk are compared: "boot", when it is first opened after the machine was
-            started, and when its file changed since; "always", whenever a window opens it.
-        mirror: Where hosts leave the chunks that they have built for each other, such as "s3://bucket/stoker": an
-            object store, or a folder that all of them reach. What is there is fetched and proven instead of being
-            built. It need not be there, and nothing of it is ever removed.
-        mirror_options: What the client of that store takes, as `storage_options` of a `Dataset`.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: The folder is no local one, the limit is 0, `verify` is none of these, or `mirror` has what may be
-            credentials in it.
-    """
-
-    folder: Path | str | None
-    _: KW_ONLY
-    limit: int | str | None = None
-    is_shared: bool = False
-    verify: Verify = "boot"
-    mirror: Path | str | None = None
-    mirror_options: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
-
-    def __post_init__(self) -> None:
-        if self.folder is not None:
-            if not isinstance(self.folder, str | os.PathLike):
-                raise TypeError(f"cache must be the path of a folder, not {self.folder!r}")
-            local_folder(self.folder, what="cache")
-        flag(self.is_shared, "is_shared")
-        if self.verify not in ("boot", "always"):
-            raise ValueError(f"verify must be 'boot' or 'always', not {self.verify!r}")
-        if self.mirror is not None:
-            mirror_url(self.mirror)
-        elif self.mirror_options is not None:
-            raise ValueError("mirror_options mean nothing without a mirror")
-        if self.limit_bytes == 0:
-            raise ValueError("cache_limit must not be 0: there is always a cache, in memory where cache= is left out")
-
-    @property
-    def path(self) -> Path | None:
-        """The folder, absolute; None for memory."""
-        return None if self.folder is None else local_folder(self.folder, what="cache")
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """The limit in bytes."""
-        return None if self.limit is None else parse_size(self.limit, name="cache_limit")
-
-    def open(self, *, is_temporary: bool = False) -> Store:
-        """Return the store of the folder, which is made if it is not there; see `Store`.
-
-        Raises:
-            ValueError: No client knows the mirror's URL, or takes its options.
-        """
-        assert self.path is not None
-        mirror = None if self.mirror is None else Mirror(self.mirror, options=self.mirror_options)
-        if mirror is not None:
-            mirror.connect()
-        return Store(
-            self.path,
-            limit_bytes=self.limit_bytes,
-            is_temporary=is_temporary,
-            is_shared=self.is_shared,
-            verify=self.verify,
-            mirror=mirror,
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,7 +59,6 @@ class Chunk:
     """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
 
     Attributes:
-        fd: Open for reading.
         header: What lies where.
         path: Where the file lies.
         is_kept: Whether it is in the cache folder, and not only in memory.
@@ -149,15 +73,11 @@ class Chunk:
     version: FileVersion
     was_read: bool
 
-    def detach(self) -> int:
-        """Return the descriptor, which the caller closes."""
-        fd, self.fd = self.fd, -1
-        return fd
-
     def close(self) -> None:
         """Close the descriptor. Harmless when called again."""
-        if self.fd >= 0:
-            os.close(self.detach())
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +124,6 @@ class _Disk:
             self.locks = Locks(self.folder)
             stack.callback(self.locks.close)
             self.verified = VerifiedFiles(self.folder.checked)
-            stack.callback(self.verified.settle)
             self.manifests = Manifests(self.folder, self.locks)
             self.quota = Quota(self.folder, self.locks, self.manifests, limit_bytes=limit_bytes)
             stack.callback(self.quota.close)
@@ -238,7 +157,11 @@ class Store:
         is_shared: Whether other users of its group use it, too.
         verify: When checksums are compared: once after the machine was started, or whenever a chunk is opened.
         mirror: Where chunks of other hosts may be; closed with this.
+        scrub_bytes_s: How much of all chunks is compared a second, by a thread of its own; None for nothing.
         files: What changes the disk; for tests.
+
+    Attributes:
+        is_refusing: Whether the folder could not take the last chunk.
 
     Raises:
         CacheError: The folder holds something else, is of another version or another user's, or cannot be used.
@@ -253,6 +176,7 @@ class Store:
         is_shared: bool = False,
         verify: Verify = "boot",
         mirror: Mirror | None = None,
+        scrub_bytes_s: int | None = None,
         files: Files | None = None,
     ) -> None:
         self.path = Path(path).absolute()
@@ -260,18 +184,18 @@ class Store:
         self.limit_bytes = limit_bytes
         self.verify = verify
         self.mirror = mirror
+        self.is_refusing = False
         self._is_shared = is_shared
         self._is_temporary = is_temporary
         self._files = Files() if files is None else files
         self._memory = MemoryChunks(None if is_temporary else self.path, self._files)
         self._mutex = threading.Lock()
         self._warned: set[str] = set()
-        self._datasets: list[tuple[str, str, Sequence[str], Callable[[], Sequence[str]]]] = []  # see `register`
+        self._entering: list[Callable[[_Disk], None]] = []  # see `register`
         self._left: list[_Disk] = []  # folders that were removed or moved: their files may still be read
-        self._counts = StoreCounts()
+        self._num: Counter[str] = Counter()  # see `StoreCounts`
         self._missed: set[str] = set()
         self._corrupt: set[str] = set()
-        self.is_refusing = False
         self._disk: _Disk | None = None
         try:
             self._disk = self._open_disk()
@@ -283,6 +207,13 @@ class Store:
                     path=self.path,
                 ) from error
             self._warn(self._refusal(error))
+        self._closing = threading.Event()
+        self._scrubber: threading.Thread | None = None
+        if scrub_bytes_s is not None:
+            self._scrubber = threading.Thread(
+                target=self._scrub, args=(scrub_bytes_s,), name="stoker-scrub", daemon=True
+            )
+            self._scrubber.start()
 
     def _open_disk(self) -> _Disk:
         return _Disk(self.path, self._files, limit_bytes=self.limit_bytes, is_shared=self._is_shared)
@@ -298,20 +229,11 @@ class Store:
             raise CacheError(f"{self.path} cannot be used now: the disk is full or fails", path=self.path)
         return self._disk
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether the folder may take chunks; False on a disk that is read-only."""
-        return self._disk is not None and self._disk.locks.is_writable
-
     # ------------------------------------------------------------------ finding
 
     def path_of(self, key: str) -> Path:
         """Return where the chunk lies, or would if it were kept."""
         return Path(self._chunks_name + key + SUFFIX)
-
-    def name_of(self, key: str) -> bytes:
-        """Return the name of a chunk's file, if it is kept: what the system is asked by."""
-        return os.fsencode(self._chunks_name + key + SUFFIX)
 
     def size_of(self, key: str) -> int | None:
         """Return the size of a chunk in the folder in bytes, None where it is not there."""
@@ -324,98 +246,138 @@ class Store:
         self._missed.add(key)
         return self._memory.has(key)
 
-    def open(self, key: str) -> Chunk:
+    def open(self, key: str, *, num_samples: int | None = None, spec: Spec | None = None) -> Chunk:
         """Return the chunk, open for reading.
 
         The first time this process meets the file, every checksum is compared. A corrupt chunk is discarded, so that
         it is missing from then on.
+
+        Args:
+            key: Of the chunk.
+            num_samples: That it should have; None where that is not known.
+            spec: Of its samples; None where that is not known.
 
         Raises:
             KeyError: It is not there; perhaps not any more.
             ChunkCorruptError: It was not what had been published. It has been discarded: build it again.
             CacheError: It cannot be opened.
         """
-        try:
-            chunk = self._open(key)
-        except ChunkCorruptError:
-            self._corrupt.add(key)
-            raise
-        if not chunk.is_kept:
+        fd, about, disk = self._file_of(key)
+        path = Path(f"/proc/self/fd/{fd}") if disk is None else self.path_of(key)
+        version = version_of(about)  # before it is read: what is written meanwhile is not what was verified
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, fd)
+            try:
+                header, was_read = self._proven(disk, key, fd, about)
+                header.check(key, num_samples=num_samples, spec=spec, path=path)
+            except (ChunkCorruptError, OSError) as error:
+                self._corrupt.add(key)
+                self._memory.drop(key)
+                if disk is not None:
+                    self._discard_corrupt(disk, key, about)
+                raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
+            stack.pop_all()
+        if disk is None:
             self._missed.add(key)
-        return chunk
+        return Chunk(fd=fd, header=header, path=path, is_kept=disk is not None, version=version, was_read=was_read)
 
     def count_uses(self, num: int, keys: Iterable[str]) -> None:
         """Count uses of chunks, so many: which were in the folder when they were asked for, and which were not."""
         with self._mutex:
             missed = self._missed.intersection(keys) if self._missed else ()
             self._missed.difference_update(missed)
-            counts = self._counts
-            self._counts = replace(
-                counts,
-                num_reused=counts.num_reused + num - len(missed),
-                num_missed=counts.num_missed + len(missed),
-            )
+            self._num["num_reused"] += num - len(missed)
+            self._num["num_missed"] += len(missed)
 
-    def _open(self, key: str) -> Chunk:
+    def _file_of(self, key: str, *, is_use: bool = True) -> tuple[int, os.stat_result, _Disk | None]:
+        """Return the file of a chunk, open for reading, and whose folder it is in; None for that in memory.
+
+        Raises:
+            KeyError: It is not there.
+            CacheError: It cannot be opened.
+        """
         disk = self._disk
         if disk is not None:
             try:
-                fd, about = disk.folder.open_chunk(key)
+                return *disk.folder.open_chunk(key), disk
             except FileNotFoundError:
                 pass
             except OSError as error:
                 path = self.path_of(key)
                 raise CacheError(f"{path} cannot be opened: {error.strerror}", path=path) from error
-            else:
-                return self._checked(disk, key, fd, about)
-        fd = self._memory.open(key) or -1
-        if fd < 0:
+        fd = self._memory.open(key, is_use=is_use)
+        if fd is None:
             raise KeyError(key)
-        path = Path(f"/proc/self/fd/{fd}")
-        try:
-            about = os.fstat(fd)
-            header = read_header(fd, path=path, file_bytes=about.st_size)
-        except BaseException:
-            os.close(fd)
-            self._memory.drop(key)
-            raise
-        return Chunk(fd=fd, header=header, path=path, is_kept=False, version=version_of(about), was_read=False)
+        return fd, os.fstat(fd), None
 
-    def _checked(self, disk: _Disk, key: str, fd: int, about: os.stat_result) -> Chunk:
-        """Return a chunk, once it is known to be sound."""
-        was_read, path = False, self.path_of(key)
+    def _proven(self, disk: _Disk | None, key: str, fd: int, about: os.stat_result) -> tuple[ChunkHeader, bool]:
+        """Return the header of a chunk that is known to be sound, and whether all of it was read to find that out."""
+        path, version = self.path_of(key), version_of(about)
+        if disk is None:
+            return read_header(fd, path=path, file_bytes=about.st_size), False
+        known, header = _verified.get((*disk.folder.identity, key), (None, None))
+        looks = self.verify == "always"
+        if header is not None and known == version and not looks:
+            return header, False
+        ahead = Readahead(fd, about.st_size) if looks or not disk.verified.holds(key, about) else None
+        if ahead is not None:
+            ahead.reach(1)  # before the header is read, in pages that would stay small
+        header = read_header(fd, path=path, file_bytes=about.st_size)
+        if ahead is not None:
+            check_arrays(fd, header, path=path, ahead=ahead)
+            disk.verified.set(key, about)
+        _note(disk, key, version, header)
+        return header, ahead is not None
+
+    def find_damage(self, key: str) -> str | None:
+        """Compare the checksums of a chunk in the folder, and return what is wrong with it, if anything.
+
+        What is read for it alone does not stay in the page cache.
+
+        Raises:
+            CacheError: The folder cannot be used now.
+        """
+        path, is_cached = self.path_of(key), True
         try:
-            try:
-                version = version_of(about)  # before it is read: what is written meanwhile is not what was verified
-                known, header = _verified.get((*disk.folder.identity, key), (None, None))
-                if known != version or header is None or self.verify == "always":
-                    is_noted = self.verify != "always" and disk.verified.holds(key, about)
-                    ahead = None if is_noted else Readahead(fd, about.st_size)
-                    if ahead is not None:
-                        ahead.reach(1)  # before the header is read, in pages that would stay small
-                    header = read_header(fd, path=path, file_bytes=about.st_size)
-                    if header.key != key:
-                        raise ChunkCorruptError(f"it is the chunk {header.key or 'of nobody'}", path=path)
-                    if ahead is not None:
-                        check_arrays(fd, header, path=path, ahead=ahead)
-                        disk.verified.set(key, about)
-                        was_read = True
-                    _note(disk, key, version, header)
-            except (ChunkCorruptError, OSError) as error:
-                self._discard_corrupt(disk, key, about)
-                raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
-        except BaseException:
+            fd, about = self.disk.folder.open_chunk(key)
+        except FileNotFoundError:  # evicted since it was listed
+            return None
+        try:
+            is_cached = cached_bytes(fd, about.st_size) > 0
+            header = read_header(fd, path=path)
+            header.check(key, path=path)
+            check_arrays(fd, header, path=path)
+        except (ChunkCorruptError, OSError) as error:
+            return str(error)
+        finally:
+            if not is_cached and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-            raise
-        return Chunk(fd=fd, header=header, path=path, is_kept=True, version=version, was_read=was_read)
+        return None
+
+    def _scrub(self, bytes_s: int) -> None:
+        """Look for damage in all chunks, over and over, until this is closed; one store of the folder at a time."""
+        while True:
+            with contextlib.suppress(CacheError, OSError):  # removed or failing: it may be there again later
+                disk, lock = self.disk, self.try_lock("scrub")
+                with lock or contextlib.nullcontext():
+                    for chunk in disk.folder.list_chunks() if lock is not None else ():
+                        if self._closing.wait(chunk.size_bytes / bytes_s):
+                            return
+                        about = disk.folder.status(chunk.key)
+                        if about is not None and (reason := self.find_damage(chunk.key)) is not None:
+                            self._corrupt.add(chunk.key)
+                            self._discard_corrupt(disk, chunk.key, about)
+                            _log.warning("%s; it was removed, and is made again when it is needed", reason)
+            if self._closing.wait(_SCRUB_PAUSE_S):
+                return
 
     def _discard_corrupt(self, disk: _Disk, key: str, about: os.stat_result) -> None:
         """Remove a chunk, where the name still is the file that was opened: another process may have mended it."""
-        if disk.locks.is_writable:
-            with contextlib.suppress(OSError):
-                now = os.stat(key + SUFFIX, dir_fd=disk.folder.chunks, follow_symlinks=False)
-                if os.path.samestat(now, about):
-                    self.discard(key)
+        with contextlib.suppress(OSError):
+            now = disk.folder.status(key)
+            if disk.locks.is_writable and now is not None and os.path.samestat(now, about):
+                self.discard(key)
 
     def discard(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there. Maps of it stay readable."""
@@ -432,7 +394,7 @@ class Store:
             return 0
         return sum(self.discard(key) for key in list(keys))
 
-    def try_lock(self, key: str) -> contextlib.AbstractContextManager[object] | None:
+    def try_lock(self, key: str) -> contextlib.ExitStack | None:
         """Return the lock under which the chunk is built, or None where another thread or process has it.
 
         Never waits. The system drops the lock when the process dies. Where the folder is read-only or gone, each builds
@@ -440,7 +402,7 @@ class Store:
         """
         disk = self._disk
         if disk is None or not disk.locks.is_writable:
-            return contextlib.nullcontext()
+            return contextlib.ExitStack()
         return disk.locks.try_lock(key)
 
     # ------------------------------------------------------------------ data sets
@@ -454,25 +416,24 @@ class Store:
             urls: Where it comes from.
             keys: Gives the keys of its chunks, in order.
         """
-        self._datasets.append((fingerprint, name, urls, keys))
-        if self._disk is not None:
-            self._enter(self._disk, fingerprint, name, urls, keys)
 
-    def _enter(
-        self, disk: _Disk, fingerprint: str, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]
-    ) -> None:
-        try:
-            disk.manifests.enter(fingerprint, name, urls, keys)
-            if disk.locks.is_writable:
-                disk.quota.trim(fingerprint)
-        except OSError as error:
-            self._warn(self._refusal(error))
+        def enter(disk: _Disk) -> None:
+            try:
+                disk.manifests.enter(fingerprint, name, urls, keys)
+                if disk.locks.is_writable:
+                    disk.quota.trim(fingerprint)
+            except OSError as error:
+                self._warn(self._refusal(error))
+
+        self._entering.append(enter)
+        if self._disk is not None:
+            enter(self._disk)
 
     def spec_of(self, keys: Iterable[str]) -> Spec | None:
         """Return what a sample of a data set is, as one of its first chunks says; None where none of them is there."""
         for key in itertools.islice(keys, _MOST_ASKED):
             if self.size_of(key) is not None:
-                with contextlib.suppress(KeyError, CacheError), self._open(key) as chunk:
+                with contextlib.suppress(KeyError, CacheError), self.open(key) as chunk:
                     return chunk.header.spec
         return None
 
@@ -505,10 +466,9 @@ class Store:
             FieldError: Two fields would share the name of an array.
         """
         prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
-        is_mended = self._take(key, prepared, must_be_kept=must_be_kept)
+        self._take(key, (prepared.size_bytes, prepared.write), must_be_kept=must_be_kept)
         with self._mutex:
-            counts = self._counts
-            self._counts = replace(counts, num_built=counts.num_built + 1, num_mended=counts.num_mended + is_mended)
+            self._num["num_built"] += 1
         self.put_into_mirror(key)
         return prepared.size_bytes
 
@@ -522,11 +482,9 @@ class Store:
         if found is None:
             return False
         try:
-            is_mended = self._take(key, found, must_be_kept=must_be_kept)
+            self._take(key, found, must_be_kept=must_be_kept)
         except UnfitError:
             return False
-        with self._mutex:
-            self._counts = replace(self._counts, num_mended=self._counts.num_mended + is_mended)
         return True
 
     def put_into_mirror(self, key: str) -> None:
@@ -536,44 +494,36 @@ class Store:
 
     def _proven_bytes(self, key: str) -> bytes | None:
         """Return the file of a chunk, None where it is gone or damaged."""
-        try:
-            if self._disk is None:
-                raise FileNotFoundError
-            fd, _ = self._disk.folder.open_chunk(key)
-        except OSError:
-            fd = self._memory.open(key, is_use=False) or -1
-        if fd < 0:
-            return None
-        with os.fdopen(fd, "rb") as file, contextlib.suppress(ChunkCorruptError, OSError):
+        with contextlib.suppress(KeyError, CacheError, OSError):
+            fd, _, _ = self._file_of(key, is_use=False)
             path = self.path_of(key)
-            check_arrays(fd, read_header(fd, path=path), path=path)
-            return file.read()
+            with os.fdopen(fd, "rb") as file:
+                check_arrays(fd, read_header(fd, path=path), path=path)
+                return file.read()
         return None
 
-    def _take(self, key: str, prepared: PreparedChunk | MirroredChunk, *, must_be_kept: bool) -> bool:
-        """Keep a chunk in the folder, or in memory, and return whether it takes the place of a corrupt one."""
+    def _take(self, key: str, made: FoundChunk, *, must_be_kept: bool) -> None:
+        """Keep a chunk in the folder, or in memory, and count it where it takes the place of a corrupt one."""
         try:
-            self._keep(key, prepared)
+            self._keep(key, *made)
+            self.is_refusing = False
         except (OSError, CacheError) as error:
             refusal = self._refusal(error)
             if must_be_kept:
                 raise refusal from error
             self.is_refusing = True
-            if not isinstance(error, CacheFullError) or prepared.size_bytes > (self.limit_bytes or 0):
+            if not isinstance(error, CacheFullError) or made[0] > (self.limit_bytes or 0):
                 self._warn(refusal)
             try:
-                self._memory.put(key, lambda fd: prepared.write(fd, self._files))
+                self._memory.put(key, lambda fd: made[1](fd, self._files))
             except OSError as memory_error:
                 refusal.add_note(f"and it does not fit into memory: {memory_error.strerror}")
                 raise refusal from memory_error
-        else:
-            self.is_refusing = False
         with self._mutex:
-            is_mended = key in self._corrupt
+            self._num["num_mended"] += key in self._corrupt
             self._corrupt.discard(key)
-        return is_mended
 
-    def _keep(self, key: str, prepared: PreparedChunk | MirroredChunk) -> None:
+    def _keep(self, key: str, size_bytes: int, write: Callable[[int, Files], ChunkHeader]) -> None:
         """Write a chunk into the folder.
 
         Raises:
@@ -582,11 +532,11 @@ class Store:
         """
         disk = self._disk_in_place()
         try:
-            self._write(disk, key, prepared)
+            self._write(disk, key, size_bytes, write)
         except OSError as error:
-            if error.errno not in NO_ROOM or not disk.quota.make_room(prepared.size_bytes):
+            if error.errno not in NO_ROOM or not disk.quota.make_room(size_bytes):
                 raise
-            self._write(disk, key, prepared)
+            self._write(disk, key, size_bytes, write)
 
     def _disk_in_place(self) -> _Disk:
         """Return the folder that can be written to; opened anew, where it was removed or moved since."""
@@ -600,31 +550,25 @@ class Store:
                         if disk.pid == fresh.pid:
                             self._warn(f"the cache {self.path} was removed or moved: it is made anew")
                     self._disk = fresh
-                    for dataset in self._datasets:
-                        self._enter(fresh, *dataset)
+                    for enter in self._entering:
+                        enter(fresh)
                 disk = self._disk
             assert disk is not None
         if not disk.locks.is_writable:
             raise OSError(errno.EROFS, "it is read-only, or not this user's to write to")
         return disk
 
-    def _write(self, disk: _Disk, key: str, prepared: PreparedChunk | MirroredChunk) -> None:
-        aside = disk.folder.name_aside(key)
-        fd = disk.quota.create(aside, prepared.size_bytes)
-        try:
-            try:
-                # Its checksums were taken from what was written a moment ago: nothing to compare them with.
-                header = prepared.write(fd, self._files)
-                version = version_of(os.fstat(fd))
-            finally:
-                os.close(fd)
-            disk.quota.place(aside, key)
-        except BaseException:
-            disk.quota.abandon(aside, prepared.size_bytes)
-            raise
+    def _write(self, disk: _Disk, key: str, size_bytes: int, write: Callable[[int, Files], ChunkHeader]) -> None:
+        with disk.quota.writing(key, size_bytes) as fd:
+            # Its checksums were taken from what was written a moment ago: nothing to compare them with.
+            header = write(fd, self._files)
+            # To the nanosecond, where the disk's clock ticks every 10 ms: what is written later has another time.
+            os.utime(fd, ns=(now_ns := time.time_ns(), now_ns))
+            version = version_of(os.fstat(fd))
         _note(disk, key, version, header)
-        if not self._is_temporary:
-            disk.verified.set_later(key, self._chunks_name + key + SUFFIX, version)
+        about = None if self._is_temporary else disk.folder.status(key)
+        if about is not None and version_of(about) == version:
+            disk.verified.set(key, about, is_new=True)
 
     def _refusal(self, error: OSError | CacheError) -> CacheError:
         """Return what to say where the folder cannot take a chunk."""
@@ -646,11 +590,11 @@ class Store:
         return CacheError(f"the cache {self.path} cannot be written to: {error.strerror}", path=self.path)
 
     def _warn(self, what: CacheError | str) -> None:
-        """Say once what keeps chunks from the folder."""
+        """Say once what keeps chunks from the folder, whatever numbers are in it."""
         text = str(what)
         if isinstance(what, CacheError):
             text += "; chunks are made each time they are needed until it takes them again"
-        kind = text.partition("(")[0]
+        kind = "".join(letter for letter in text if letter not in "0123456789,")
         if kind not in self._warned:
             self._warned.add(kind)
             _log.warning("%s", text)
@@ -658,8 +602,9 @@ class Store:
     def counts(self) -> StoreCounts:
         """Return what this store has done so far."""
         with self._mutex:
-            num_evicted = sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk is not None)
-            counts = replace(self._counts, num_evicted=num_evicted)
+            counts = StoreCounts(
+                **self._num, num_evicted=sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk)
+            )
         if (mirror := self.mirror) is None:
             return counts
         return replace(
@@ -670,10 +615,13 @@ class Store:
         )
 
     def close(self) -> None:
-        """Give all locks back, and end what puts chunks into the mirror. Harmless when called again.
+        """Give all locks back, and end what scrubs and what puts chunks into the mirror. Harmless when called again.
 
-        Blocks: until one that is on its way is there, or was given up.
+        Blocks: until one that is on its way is there, or was given up; or one that is scrubbed has been read.
         """
+        self._closing.set()
+        if self._scrubber is not None:
+            self._scrubber.join()
         if self.mirror is not None:
             self.mirror.close()
         self._memory.close()

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
+from stoker.cache.write import MismatchError
 from stoker.dataset.catalogue import Catalogue
-from stoker.errors import FieldError, SourceCorruptError, StokerError, TransformError
+from stoker.errors import FieldError, SourceCorruptError, TransformError
 from stoker.hashing import fingerprint
 
 _log = logging.getLogger("stoker")
@@ -29,11 +30,11 @@ _log = logging.getLogger("stoker")
 _MOST_DONORS = 32
 
 
-def is_replaceable(error: StokerError) -> bool:
+def is_replaceable(error: Exception) -> bool:
     """Return whether other rows help: not against a network, credentials, a full disk, or files that are gone."""
     if isinstance(error, TransformError):
         return error.is_of_rows
-    return isinstance(error, SourceCorruptError | FieldError)
+    return isinstance(error, SourceCorruptError | FieldError | MismatchError)
 
 
 def cycled(table: pa.Table, num_rows: int) -> pa.Table:
@@ -48,24 +49,18 @@ class Substitutes:
 
     Safe to use from several threads.
 
-    Args:
-        catalogue: The opened data set.
-        store: Where chunks are.
+    Attributes:
+        chunks: Those that are replaced.
+        bad: Those that cannot be made, and so lend no rows.
     """
 
     def __init__(self, catalogue: Catalogue, store: Store) -> None:
         self._catalogue = catalogue
         self._store = store
         self._mutex = threading.Lock()
-        self._chunks: set[int] = set()
-        self._bad: set[int] = set()
         self._said: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def __contains__(self, chunk: int) -> bool:
-        return chunk in self._chunks
+        self.chunks: set[int] = set()
+        self.bad: set[int] = set()
 
     def key(self, chunk: int) -> str:
         """Return the key of what stands in for a chunk: all of the data set decides whose rows these are."""
@@ -76,17 +71,8 @@ class Substitutes:
         """Return whether what stands in for a chunk is there; it counts as replaced from then on."""
         is_there = self._store.has(self.key(chunk))
         if is_there:
-            self._note(chunk, "others stand in for them: they could not be made when the cache was filled")
+            self.add(chunk, "others stand in for them: they could not be made when the cache was filled")
         return is_there
-
-    def add(self, chunk: int, error: StokerError, donor: int) -> None:
-        """Note that a chunk was replaced."""
-        self._note(chunk, f"those of {self._catalogue.fragments[donor]} stand in for them: {error}")
-
-    def discard(self, chunk: int) -> None:
-        """Note that a chunk was made of its own rows after all."""
-        with self._mutex:
-            self._chunks.discard(chunk)
 
     def donors(self, chunk: int) -> Iterator[int]:
         """Yield the chunks whose rows may stand in for those of a chunk: the next ones with samples, but not many.
@@ -95,16 +81,13 @@ class Substitutes:
         """
         filled = np.flatnonzero(self._catalogue.num_samples)
         following = np.roll(filled, -int(np.searchsorted(filled, chunk, side="right"))).tolist()
-        yield from (donor for donor in following[:_MOST_DONORS] if donor != chunk and donor not in self._bad)
+        yield from (donor for donor in following[:_MOST_DONORS] if donor != chunk and donor not in self.bad)
 
-    def note_bad(self, donor: int) -> None:
-        """Note that a chunk cannot be made, and so lends no rows."""
-        self._bad.add(donor)
-
-    def _note(self, chunk: int, why: str) -> None:
+    def add(self, chunk: int, why: str) -> None:
+        """Note that a chunk is replaced, and say once why and by what."""
         catalogue = self._catalogue
         with self._mutex:
-            self._chunks.add(chunk)
+            self.chunks.add(chunk)
             is_first, is_new = not self._said, chunk not in self._said
             self._said.add(chunk)
         if is_first:  # as long as somebody uses them they stay, as other chunks do

@@ -16,7 +16,7 @@ A run ends where any bit of any field that is shared changes, so every sample ge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,14 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import ListPacker, RecordPacker, mark_changes
-from stoker.cache.format import RECORDS, table_names
+from stoker.cache.format import RECORDS, STRIP_UNIT_BYTES, table_names
 from stoker.columns import BatchColumns, Packable, Pieces, in_pieces, joined
 from stoker.errors import FieldError
 from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
 
-# The lists of a row begin at a multiple of it, and are counted in it: the widest number there is.
-STRIP_UNIT_BYTES = 8
 _MOST_NUMBER = 2**32 - 1
 
 Places = npt.NDArray[np.uint32]
@@ -211,16 +209,6 @@ class Strips:
         """Return how many bytes the strips of rows [start, stop) take."""
         return int(self._begins[stop] - self._begins[start]) * STRIP_UNIT_BYTES
 
-    def pieces(self, row: int, piece_bytes: int) -> Iterator[memoryview]:
-        """Yield the strip of a row, its lists as they are, at most so many bytes at a time."""
-        num_bytes = self.num_bytes(row, row + 1)
-        for lists in self.lists:
-            content = _bytes_of(lists.values[lists.offsets[row] : lists.offsets[row + 1]])
-            num_bytes -= len(content)
-            for begin in range(0, len(content), piece_bytes):
-                yield content[begin : begin + piece_bytes].data
-        yield memoryview(bytes(num_bytes))
-
     def lay(self, block: Array, start: int, stop: int) -> None:
         """Lay the strips of rows [start, stop) at the beginning of `block`, uint8."""
         self._packer.pack(block, self.places, start, stop)
@@ -251,10 +239,3 @@ def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
         )
     places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
     return Strips(spec.strip, tuple(lists), places, int(ends[-1]) * STRIP_UNIT_BYTES)
-
-
-def _bytes_of(values: Array) -> Array:
-    """Return contiguous values as uint8."""
-    if not values.nbytes:
-        return np.empty(0, dtype=np.uint8)
-    return values.reshape(-1).view(np.uint8)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from stoker.storage.each import Each
 
@@ -35,24 +35,21 @@ class Permits:
     """Permits to compute, one for each thread that does, and for how long they were held.
 
     Args:
-        num: How many there are.
         clock: Seconds, ascending.
+
+    Attributes:
+        busy_s: Seconds for which permits were held, of all that were given back, together.
     """
 
     def __init__(self, num: int, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.num = num
+        self.busy_s = 0.0
         self._clock = clock
         # As a semaphore, at a fraction of its cost: that one is made of Python, and many threads wait for the GIL here.
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(num):
             self._free.put(None)
         self._mutex = threading.Lock()
-        self._busy_s = 0.0
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds for which permits were held, of all that were given back, together."""
-        return self._busy_s
 
     def acquire(self) -> float:
         """Take one, and return when.
@@ -78,12 +75,12 @@ class Permits:
     def release(self, since_s: float) -> None:
         """Give back what was taken then."""
         with self._mutex:
-            self._busy_s += self._clock() - since_s
+            self.busy_s += self._clock() - since_s
         self._free.put(None)
 
 
 class Permit:
-    """A permit to compute: taken once, however often it is asked for, and given back.
+    """A permit to compute: taken once, however often it is asked for, and given back when the with block ends.
 
     Args:
         permits: All of them; None where there are enough.
@@ -94,7 +91,7 @@ class Permit:
         self._since_s: float | None = None
 
     def take(self) -> None:
-        """Take it.
+        """Take it, unless this has it.
 
         Blocks: until one is free.
         """
@@ -104,11 +101,9 @@ class Permit:
     def __enter__(self) -> None:
         """Do nothing: it is taken when it is needed."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._permits is not None and self._since_s is not None:
-            since_s, self._since_s = self._since_s, None
+    def __exit__(self, *_: object) -> None:
+        since_s, self._since_s = self._since_s, None
+        if self._permits is not None and since_s is not None:
             self._permits.release(since_s)
 
 
@@ -218,8 +213,9 @@ class Helpers:
 
     def __init__(self, permits: Permits) -> None:
         self._permits = permits
-        self._mutex = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
+        # Each that builds may have some that publish, and there may be a helper for each permit.
+        num = (1 + _AT_ONCE) * permits.num + _AT_ONCE
+        self._executor = ThreadPoolExecutor(num, thread_name_prefix="stoker-build-help")
 
     def share_out(self, num: int, work: Callable[[int], None]) -> None:
         """Call `work` with every number below `num`, here and in helpers; the error of one call is raised.
@@ -252,70 +248,47 @@ class Helpers:
 
     def begin(self, work: Callable[[], _T]) -> Future[_T]:
         """Begin some work beside this thread, and return what will come of it."""
-        with self._mutex:
-            if self._executor is None:
-                # Each that builds may have some that publish, and there may be a helper for each permit.
-                num = (1 + _AT_ONCE) * self._permits.num + _AT_ONCE
-                self._executor = ThreadPoolExecutor(num, thread_name_prefix="stoker-build-help")
-            return self._executor.submit(work)
+        return self._executor.submit(work)
 
     def close(self) -> None:
         """End the threads. Harmless when called again.
 
         Blocks: until what was begun is done.
         """
-        with self._mutex:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=True)
+        self._executor.shutdown(wait=True)
 
 
-class Overlapped:
-    """Work that follows each of some steps, done beside the next ones where helpers stand idle.
+@contextmanager
+def overlapped(helpers: Helpers | None) -> Iterator[Callable[[Callable[[], bool]], bool]]:
+    """Give a function for work that follows each of some steps: it is done beside the next ones where helpers are idle.
 
         this thread   | part 0 | part 1 | part 2 | part 3 |
         helpers                | publish 0  | publish 2  |
                                         | publish 1 | publish 3 |
 
-    No more than two pieces of it are under way. The block ends when all of it is done.
+    It blocks until no more than one piece is under way, and returns whether all went well that was done by then. Errors
+    of what it has begun are raised by a later call, or at the end of the block, which waits for all of it.
 
     Args:
         helpers: Who does it; None leaves it to the calling thread.
     """
+    begun: deque[Future[bool]] = deque()
 
-    def __init__(self, helpers: Helpers | None) -> None:
-        self._helpers = helpers
-        self._begun: deque[Future[bool]] = deque()
+    def finish(left: int) -> bool:
+        is_well = True
+        while len(begun) > left or (begun and begun[0].done()):
+            is_well &= begun.popleft().result()
+        return is_well
 
-    def do(self, work: Callable[[], bool]) -> bool:
-        """Do it, or begin it when there is room; return whether all is well that was waited for, or done here.
-
-        Blocks: until no more than one piece is under way.
-
-        Raises:
-            BaseException: What that, or this, raised.
-        """
-        before = self._finish(left=_AT_ONCE - 1)
-        if self._helpers is not None and self._helpers.are_idle:
-            self._begun.append(self._helpers.begin(work))
+    def do(work: Callable[[], bool]) -> bool:
+        before = finish(_AT_ONCE - 1)
+        if helpers is not None and helpers.are_idle:
+            begun.append(helpers.begin(work))
             return before
         return work() and before
 
-    def _finish(self, *, left: int) -> bool:
-        """Wait for the oldest until so many are left, and take what is done; return whether all of it went well."""
-        is_well = True
-        while len(self._begun) > left or (self._begun and self._begun[0].done()):
-            is_well &= self._begun.popleft().result()
-        return is_well
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._finish(left=0)
-        else:
-            for begun in self._begun:
-                begun.exception()  # waits for it: the error that came first is raised
+    try:
+        yield do
+        finish(0)
+    finally:
+        wait(begun)  # where there was an error, it is the one that is raised

@@ -12,13 +12,10 @@ given: `stoker cache verify` finds those.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
 import sys
 import threading
 import time
-from collections import deque
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -71,11 +68,9 @@ def find_changed(
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file is noted
-# when its last change lies behind that, so that a later change shows.
+# File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file that was
+# found is noted when its last change lies behind that, so that a later change shows.
 _SETTLED_NS = 50_000_000
-# Of names that nobody else uses, on any host and behind a fork.
-_PROCESS, _numbers = secrets.token_hex(4), itertools.count()
 
 
 class VerifiedFiles:
@@ -87,65 +82,30 @@ class VerifiedFiles:
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
-        self._fresh: deque[tuple[int, str, str, FileVersion]] = deque()
 
     def holds(self, key: str, about: os.stat_result) -> bool:
-        """Return whether the file was verified as it is now.
-
-        Args:
-            key: Of the chunk.
-            about: The file's status.
-        """
-        wanted = _text(about)
+        """Return whether the file was verified as it is now, by this user or the system's own."""
         try:
-            return wanted is not None and os.readlink(key, dir_fd=self._folder) == wanted
+            note = os.stat(key, dir_fd=self._folder, follow_symlinks=False)
+            is_ours = note.st_uid in (os.geteuid(), 0)  # what others say in a shared cache is found out
+            return is_ours and os.readlink(key, dir_fd=self._folder) == _text(about)
         except OSError:
             return False
 
-    def set(self, key: str, about: os.stat_result) -> None:
+    def set(self, key: str, about: os.stat_result, *, is_new: bool = False) -> None:
         """Note that the file was verified as it is now. A crash in between leaves the old note or none.
-
-        Not noted of a file that changed a moment ago: see `set_later`.
-        """
-        text = _text(about)
-        if text is None or time.time_ns() - about.st_ctime_ns < _SETTLED_NS:
-            return
-        with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
-            try:
-                os.symlink(text, key, dir_fd=self._folder)
-            except FileExistsError:
-                aside = f"{key}.{_PROCESS}-{os.getpid()}-{next(_numbers)}"
-                os.symlink(text, aside, dir_fd=self._folder)
-                try:
-                    os.replace(aside, key, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-                except OSError:
-                    os.unlink(aside, dir_fd=self._folder)
-
-    def set_later(self, key: str, path: str, version: FileVersion) -> None:
-        """Note a file just published, once enough time has passed.
 
         Args:
             key: Of the chunk.
-            path: Where it lies now.
-            version: Its inode, time and size, as it was written.
+            about: The file's status. One that changed a moment ago is not noted.
+            is_new: Whether this process has just published it, with a time that no later change has.
         """
-        with self._lock:
-            self._fresh.append((time.monotonic_ns(), key, path, version))
-        self.settle()
-
-    def settle(self) -> None:
-        """Note what was published long enough ago and is still what it was."""
-        before_ns = time.monotonic_ns() - _SETTLED_NS
-        while True:
-            with self._lock:
-                if not self._fresh or self._fresh[0][0] > before_ns:
-                    return
-                _, key, path, version = self._fresh.popleft()
-            with contextlib.suppress(OSError):  # evicted meanwhile
-                about = os.stat(path)  # noqa: PTH116
-                if version_of(about) == version:
-                    self.set(key, about)
+        text = _text(about)
+        if text is None or (not is_new and time.time_ns() - about.st_ctime_ns < _SETTLED_NS):
+            return
+        self.drop(key)
+        with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
+            os.symlink(text, key, dir_fd=self._folder)
 
     def drop(self, key: str) -> None:
         """Forget a chunk."""
@@ -188,7 +148,6 @@ class Readahead:
         read       ┆ 1 ┆ 1 ┆ 1 ┆ …                      how long the processor takes for these says what the pages cost
 
     Args:
-        fd: Open for reading.
         size_bytes: Of the file.
     """
 

@@ -18,6 +18,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import cast
 
@@ -39,7 +40,7 @@ _PATIENCE_S = 10.0
 
 
 class TransformProcesses:
-    """Calls a transform in processes, which are started when they are first needed.
+    """Calls a transform in processes, which are started when they are first needed, and do not outlive this one.
 
     Each call waits for one process, so as many threads as processes keep all of them busy.
 
@@ -60,8 +61,8 @@ class TransformProcesses:
         self._transform = transform
         self._mutex = threading.Lock()
         self._is_closed = False
-        self._all: set[_Process] = set()
-        self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._processes: dict[_Pipe, SpawnProcess] = {}  # by the pipe to each, whose end is its end
+        self._idle: queue.SimpleQueue[_Pipe | None] = queue.SimpleQueue()
         for _ in range(num):
             self._idle.put(None)  # stands for one not started yet
 
@@ -76,21 +77,23 @@ class TransformProcesses:
 
         Raises:
             TransformError: The transform raised, with the traceback of there as a note; or its process ended.
+            InterruptedError: This was closed.
         """
-        process = self._idle.get()
+        pipe = self._idle.get()
         try:
-            process = process or self._start()
-            columns, error, trace, is_of_rows = process.call(table)
-        except (EOFError, OSError):
-            assert process is not None, "it was started"
-            raise TransformError(self._ended(process, where), fragment=where, is_of_rows=False) from None
+            pipe = pipe or self._start()
+            try:
+                pipe.send(table)
+                columns, error, trace, is_of_rows = pipe.recv()
+            except (EOFError, OSError):
+                raise TransformError(self._ended(pipe, where), fragment=where, is_of_rows=False) from None
         finally:
-            self._idle.put(process if process in self._all else None)
+            self._idle.put(pipe if pipe in self._processes else None)
         if error is not None:
             failed = TransformError(f"the transform failed on {where}: {error}", fragment=where, is_of_rows=is_of_rows)
             failed.add_note(f"in a process of its own:\n{trace}")
             raise failed
-        return columns
+        return cast("Columns", columns)
 
     def close(self) -> None:
         """End the processes. Harmless when called again.
@@ -99,69 +102,56 @@ class TransformProcesses:
         """
         with self._mutex:
             self._is_closed = True
-            processes, self._all = self._all, set()
-        for process in processes:
-            process.hang_up()
-        for process in processes:
-            process.join()
+            processes, self._processes = self._processes, {}
+        for pipe in processes:
+            pipe.close()
+        for process in processes.values():
+            _join(process)
 
-    def _start(self) -> _Process:
+    def _start(self) -> _Pipe:
+        context = multiprocessing.get_context("spawn")
         with self._mutex:
             if self._is_closed:
                 raise InterruptedError("the loader was closed")
-            process = _Process(self._transform)
-            self._all.add(process)
-            return process
+            pipe, theirs = context.Pipe()
+            arguments = self._transform, theirs, os.getpid()
+            process = context.Process(target=_serve, args=arguments, name="stoker-transform", daemon=True)
+            # Blocked in this thread, and so in the process until it ignores them.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+            try:
+                process.start()
+                self._processes[pipe] = process
+            except BaseException:
+                pipe.close()
+                raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                theirs.close()
+            return pipe
 
-    def _ended(self, process: _Process, where: str) -> str:
+    def _ended(self, pipe: _Pipe, where: str) -> str:
         """Forget a process that ended, and return what to say about it."""
+        pipe.close()
         with self._mutex:
-            self._all.discard(process)
-        process.hang_up()
+            process = self._processes.pop(pipe, None)
+        if process is None:
+            raise InterruptedError("the loader was closed")
         return (
-            f"a process that ran the transform ended with exit code {process.join()} while it had {where}. If it ended "
+            f"a process that ran the transform ended with exit code {_join(process)} while it had {where}. If it ended "
             f"at once: a script that uses processes must start its work under `if __name__ == '__main__':`. If it was "
             f"killed: perhaps for memory; use fewer threads or a smaller chunk_size"
         )
 
 
-class _Process:
-    """A started process and the pipe to it, whose end is the end of the process: none outlives its parent."""
-
-    def __init__(self, transform: Transform) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(transform, theirs, os.getpid()), name="stoker-transform", daemon=True
-        )
-        # Blocked in this thread, and so in the process until it ignores them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
-        try:
-            self._process.start()
-        except BaseException:
-            self._pipe.close()
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-
-    def call(self, table: pa.Table) -> tuple[Columns, str | None, str, bool]:
-        """Return the columns; or the error and its traceback, as texts, and whether the rows are why."""
-        self._pipe.send(table)
-        return cast("tuple[Columns, str | None, str, bool]", self._pipe.recv())
-
-    def hang_up(self) -> None:
-        self._pipe.close()
-
-    def join(self) -> int | None:
-        """Return the exit code, once it has ended."""
-        self._process.join(_PATIENCE_S)
-        if self._process.exitcode is None:
-            self._process.kill()  # it does not listen to SIGTERM
-            self._process.join()
-        code = self._process.exitcode
-        self._process.close()
-        return code
+def _join(process: SpawnProcess) -> int | None:
+    """Return the exit code of a process, once it has ended."""
+    process.join(_PATIENCE_S)
+    if process.exitcode is None:
+        process.kill()  # it does not listen to SIGTERM
+        process.join()
+    code = process.exitcode
+    process.close()
+    return code
 
 
 def can_be_sent(transform: Transform) -> bool:

@@ -10,22 +10,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
 from stoker.cache.folder import Files
 from stoker.cache.format import (
+    NO_CHECKSUM,
     PAGE_BYTES,
     ArrayPlace,
     ChunkHeader,
     array_names,
-    blank_header,
     format_version,
+    header_bytes,
     json_text,
     round_up,
-    sealed,
     strip_names,
 )
 from stoker.cache.tables import ChunkTable, Strips, record_packer, split
@@ -74,21 +74,29 @@ def prepare_chunk(
     _check_names(spec)
     tables = split(arrays, spec, num_samples=num_samples)
     items = list(_items(tables, page_bytes))
-    arrays_at, padding, data_bytes = _plan(items)
+    behind, padding, data_bytes = _plan(items)
+    shared = {
+        key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
+        for key, table in zip(spec.keys, tables[1:], strict=True)
+    }
+    strips = {
+        strip_names(table.name)[1]: [entry.name for entry in table.spec.strip] for table in tables if table.spec.strip
+    }
     metadata = {
         "format": "stoker-chunk",
         "format_version": str(format_version(spec)),
         "num_samples": str(num_samples),
         "spec": spec.json_text,
         "record": _described(tables[0].spec),
-        **({"shared": json_text(_describe_shared(spec, tables))} if spec.keys else {}),
-        **({"strips": json_text(strips)} if (strips := _describe_strips(tables)) else {}),
+        **({"shared": json_text(shared)} if shared else {}),
+        **({"strips": json_text(strips)} if strips else {}),
         "about": json_text(dict(about or {})),
     }
-    header = blank_header(arrays_at, padding, metadata, page_bytes=page_bytes)
-    places = {name: replace(it, offset_bytes=len(header) + it.offset_bytes) for name, it in arrays_at.items()}
-    planned = ChunkHeader(str((about or {}).get("key", "")), num_samples, spec, places, len(header) + data_bytes)
-    return PreparedChunk(planned, header, tuple(items))
+    make_header = partial(header_bytes, behind, padding, metadata, page_bytes)
+    num_bytes = len(make_header(dict.fromkeys(behind, NO_CHECKSUM)))
+    places = {name: replace(it, offset_bytes=num_bytes + it.offset_bytes) for name, it in behind.items()}
+    planned = ChunkHeader(str((about or {}).get("key", "")), num_samples, spec, places, num_bytes + data_bytes)
+    return PreparedChunk(planned, num_bytes, make_header, items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +105,14 @@ class PreparedChunk:
 
     Attributes:
         planned: What its header will say, but for the checksums.
-        header: The header's bytes, without them.
-        items: Its arrays, in the order of the file.
+        header_bytes: Of that header.
+        make_header: Makes it of the checksums of all arrays.
+        items: The arrays, in the order of the file.
     """
 
     planned: ChunkHeader
-    header: bytes
+    header_bytes: int
+    make_header: Callable[[Mapping[str, str]], bytes]
     items: Sequence[_Item]
 
     @property
@@ -118,35 +128,25 @@ class PreparedChunk:
         """
         if self.size_bytes >= _RESERVED_BYTES:
             files.reserve(fd, self.size_bytes)
-        blocks = Blocks(fd, files, begin=len(self.header))
-        places: dict[str, ArrayPlace] = {}
+        blocks = Blocks(fd, files, begin=self.header_bytes)
+        checksums: dict[str, str] = {}
         for item in self.items:
-            place = self.planned.arrays[item.name]
-            blocks.skip_to(place.offset_bytes)
-            places[item.name] = replace(place, checksum=item.write(blocks))
+            blocks.skip_to(self.planned.arrays[item.name].offset_bytes)
+            checksums[item.name] = item.write(blocks)
         blocks.skip_to(self.size_bytes)
-        blocks.close(sealed(self.header, {name: place.checksum for name, place in places.items()}))
-        return replace(self.planned, arrays=places)
+        blocks.close(self.make_header(checksums))
+        arrays = {name: replace(place, checksum=checksums[name]) for name, place in self.planned.arrays.items()}
+        return replace(self.planned, arrays=arrays)
 
 
-@dataclass(frozen=True, eq=False)
-class _Item:
-    """One array of a chunk file.
-
-    Attributes:
-        name: Its name there.
-        dtype: Of its items.
-        shape: Of the whole array.
-        write: Writes it, and returns its checksum.
-        align_bytes: What follows begins at a multiple of it.
-        behind_bytes: Zeros behind it at least.
-    """
+class _Item(NamedTuple):
+    """One array of a chunk file: `write` writes it and returns its checksum; `behind_bytes` zeros follow at least."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     write: Callable[[Blocks], str]
-    align_bytes: int = CACHE_LINE_BYTES
+    align_bytes: int = CACHE_LINE_BYTES  # what follows begins at a multiple of it
     behind_bytes: int = 0
 
 
@@ -191,21 +191,6 @@ def _plan(items: Sequence[_Item]) -> tuple[dict[str, ArrayPlace], list[tuple[str
     return arrays, padding, end
 
 
-def _describe_shared(spec: Spec, tables: Sequence[ChunkTable]) -> dict[str, object]:
-    """Return what is kept once a run, by key."""
-    return {
-        key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
-        for key, table in zip(spec.keys, tables[1:], strict=True)
-    }
-
-
-def _describe_strips(tables: Sequence[ChunkTable]) -> dict[str, list[str]]:
-    """Return which fields lie in the strips of each table, by the name of the array, in their order."""
-    return {
-        strip_names(table.name)[1]: [entry.name for entry in table.spec.strip] for table in tables if table.spec.strip
-    }
-
-
 @lru_cache(maxsize=256)
 def _described(spec: Spec) -> str:
     """Return the description of a record as JSON; the chunks of a data set share one."""
@@ -247,58 +232,54 @@ def _check_names(spec: Spec) -> None:
 
 
 def _write_records(blocks: Blocks, *, table: ChunkTable) -> str:
-    """Write all records, packed where they are written from: only one that spans two huge pages is copied once more."""
     width, num_rows = table.spec.record_bytes, table.num_rows
     packer = record_packer(table.arrays, table.spec)
-    gaps = _gaps(table.spec)
-    spanning = np.empty(width, dtype=np.uint8)
-    digest = xxhash.xxh3_64()
-    start = 0
-    while start < num_rows:
-        room = blocks.room()
-        num = min(min(len(room), _BLOCK_BYTES) // width, num_rows - start)
-        packed = room[: num * width] if num else spanning
-        stop = start + max(num, 1)
-        packer.pack(packed, start, stop)
-        for begin, end in gaps:
-            packed.reshape(-1, width)[:, begin:end] = 0
-        digest.update(packed.data)
-        if num:
-            blocks.fill(len(packed))
-        else:
-            blocks.add(packed.data)
-        start = stop
-    return digest.hexdigest()
+    has_gaps = sum(entry.value_bytes for entry in table.spec.fixed) < width
 
+    def lay(block: Array, start: int, stop: int) -> None:
+        if has_gaps:
+            block[:] = 0
+        packer.pack(block, start, stop)
 
-def _gaps(spec: Spec) -> list[tuple[int, int]]:
-    """Return where no field lies in a record."""
-    gaps, end = [], 0
-    for entry in sorted(spec.fixed, key=lambda entry: spec.record_offsets[entry.name]):
-        begin = spec.record_offsets[entry.name]
-        if begin > end:
-            gaps.append((end, begin))
-        end = max(end, begin + entry.value_bytes)  # one of no bytes may lie anywhere
-    return [*gaps, (end, spec.record_bytes)] if end < spec.record_bytes else gaps
+    def fitting(start: int, num_bytes: int) -> int:
+        return min(start + num_bytes // width, num_rows)
+
+    return _write_rows(blocks, num_rows, fitting, lambda start, stop: (stop - start) * width, lay)
 
 
 def _write_strips(blocks: Blocks, *, strips: Strips) -> str:
-    """Write all strips, laid where they are written from, but for one that spans two huge pages."""
-    digest = xxhash.xxh3_64()
-    start, num_rows = 0, len(strips.places)
+    return _write_rows(blocks, len(strips.places), strips.fitting, strips.num_bytes, strips.lay)
+
+
+def _write_rows(
+    blocks: Blocks,
+    num_rows: int,
+    fitting: Callable[[int, int], int],
+    num_bytes: Callable[[int, int], int],
+    lay: Callable[[Array, int, int], None],
+) -> str:
+    """Write rows, laid where they are written from: only one that spans two huge pages is copied once more.
+
+    Args:
+        blocks: Where they go.
+        num_rows: How many there are.
+        fitting: Says up to which row they fit into so many bytes, from a row on.
+        num_bytes: Says how many some rows take.
+        lay: Lays some rows at the beginning of memory.
+    """
+    digest, start = xxhash.xxh3_64(), 0
     while start < num_rows:
         room = blocks.room()
-        stop = strips.fitting(start, min(len(room), _BLOCK_BYTES))
-        if stop > start:
-            laid = room[: strips.num_bytes(start, stop)]
-            strips.lay(laid, start, stop)
-            digest.update(laid.data)
+        stop = fitting(start, min(len(room), _BLOCK_BYTES))
+        is_whole = stop > start
+        stop = max(stop, start + 1)
+        laid = room[: num_bytes(start, stop)] if is_whole else np.empty(num_bytes(start, stop), dtype=np.uint8)
+        lay(laid, start, stop)
+        digest.update(laid.data)
+        if is_whole:
             blocks.fill(len(laid))
         else:
-            stop = start + 1
-            for piece in strips.pieces(start, _BLOCK_BYTES):
-                digest.update(piece)
-                blocks.add(piece)
+            blocks.add(laid.data)
         start = stop
     return digest.hexdigest()
 
@@ -324,8 +305,6 @@ class Blocks:
     """Collects what is written until it fills a huge page.
 
     Args:
-        fd: Open for writing.
-        files: Writes.
         begin: Where the first byte goes. What lies before it is written as zeros, up to a huge page's border, until
             `close` is told what it is.
 

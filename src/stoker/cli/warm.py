@@ -110,7 +110,7 @@ stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Fill the cache, and print how that goes and what came of it."""
-    from stoker.cache.store import Cache
+    from stoker.cache.settings import Cache
     from stoker.loader.config import make_config
     from stoker.loader.fill import warm
     from stoker.loader.opened import open_datasets

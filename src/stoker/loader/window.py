@@ -262,7 +262,11 @@ class WindowOpener:
             if i or self.is_tight:
                 filler.wait(self._first + number)
             try:
-                return self._store.open(self._key(number))
+                return self._store.open(
+                    self._key(number),
+                    num_samples=int(self._catalogue.num_samples[number]),
+                    spec=self._layout.spec,
+                )
             except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
                 filler.request([self._first + number])
         raise CacheError(
@@ -322,7 +326,7 @@ class WindowOpener:
             return None
         # One that is kept in memory is to leave it when its window is closed.
         if chunk.is_kept and (standing := self._standing) is not None:
-            standing.keep(number, found, chunk, name=self._store.name_of(self._key(number)))
+            standing.keep(number, found, chunk, name=os.fsencode(chunk.path))
         return found
 
     def _are_read(self, held: Mapping[int, Chunk]) -> list[bool]:

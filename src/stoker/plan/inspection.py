@@ -244,8 +244,8 @@ def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
         return 0
     # Whole pages, so that what differs between the headers of chunks seldom counts.
     about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
-    header = prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header
-    return int(records.sum() + lists) + len(header) * len(counts)
+    header_bytes = prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header_bytes
+    return int(records.sum() + lists) + header_bytes * len(counts)
 
 
 def _overview(catalogue: Catalogue, num_threads: int) -> SourceOverview:

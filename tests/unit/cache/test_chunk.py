@@ -166,7 +166,11 @@ def test_strips_laid_in_any_pieces_are_the_same(spec, num_samples, piece_bytes):
         return
     laid = np.empty(strips.size_bytes, np.uint8)
     strips.lay(laid, 0, num_samples)
-    one_by_one = b"".join(bytes(p) for row in range(num_samples) for p in strips.pieces(row, piece_bytes))
+    lists = [arrays[one.name] for one in spec.strip]
+    strip = [
+        b"".join(one.values[one.offsets[i] : one.offsets[i + 1]].tobytes() for one in lists) for i in range(num_samples)
+    ]
+    one_by_one = b"".join(one + bytes(-len(one) % 8) for one in strip)
     assert laid.tobytes() == one_by_one
     start = 0
     while start < num_samples:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cache.threads import Helpers, Overlapped, Permits
+from stoker.cache.threads import Helpers, Permits, overlapped
 
 PATIENCE_S = 30
 
@@ -91,14 +91,14 @@ def test_what_follows_a_step_is_done_beside_the_next_ones_and_no_three_at_once(h
             done.append(i)
         return i != 0
 
-    with Overlapped(helpers) as behind:
-        assert behind.do(lambda: work(0))  # nothing is done yet
-        assert behind.do(lambda: work(1))
+    with overlapped(helpers) as do:
+        assert do(lambda: work(0))  # nothing is done yet
+        assert do(lambda: work(1))
         assert done == []
         threading.Timer(0.05, let_go.set).start()
-        assert not behind.do(lambda: work(2))  # there is no room before the first is done
+        assert not do(lambda: work(2))  # there is no room before the first is done
         assert 0 in done
-        behind.do(lambda: work(3))
+        do(lambda: work(3))
     assert sorted(done) == [0, 1, 2, 3]
     assert max(most) <= 2
 
@@ -109,8 +109,8 @@ def test_who_finds_no_helper_does_it_at_once(is_busy):
     helpers = Helpers(permits) if is_busy else None
     permits.acquire()
     threads = []
-    with Overlapped(helpers) as behind:
-        assert not behind.do(lambda: threads.append(threading.get_ident()) or False)
+    with overlapped(helpers) as do:
+        assert not do(lambda: threads.append(threading.get_ident()) or False)
         assert threads == [threading.get_ident()]
 
 
@@ -118,13 +118,13 @@ def test_the_error_of_what_was_begun_is_raised_at_a_later_step_or_at_the_end(hel
     def fail():
         raise ValueError("no room")
 
-    with pytest.raises(ValueError, match="no room"), Overlapped(helpers) as behind:
-        behind.do(fail)
-    behind = Overlapped(helpers)
+    with pytest.raises(ValueError, match="no room"), overlapped(helpers) as do:
+        do(fail)
 
     def steps():
-        for work in (fail, fail, lambda: pytest.fail("is not done")):
-            behind.do(work)
+        with overlapped(helpers) as do:
+            for work in (fail, fail, lambda: pytest.fail("is not done")):
+                do(work)
 
     with pytest.raises(ValueError, match="no room"):
         steps()
@@ -139,8 +139,8 @@ def test_an_error_waits_for_what_was_begun_and_is_the_one_that_is_raised(helpers
         raise ValueError("later")
 
     def steps():
-        with Overlapped(helpers) as behind:
-            behind.do(slow)
+        with overlapped(helpers) as do:
+            do(slow)
             let_go.set()
             raise KeyError("earlier")
 

@@ -408,7 +408,7 @@ def test_a_file_is_no_folder(tmp_path):
         Store(tmp_path / "file")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "", "\0" * 100, '{"version": 7}'])
+@pytest.mark.parametrize("content", ["{", "[]", "", "\0" * 100, '{"version": 7}', "[" * 100_000])
 def test_a_damaged_metadata_file_is_written_anew(store, folder, content):
     put(store, 1)
     (folder / "stoker-cache.json").write_text(content)
@@ -492,6 +492,16 @@ def test_an_unreadable_manifest_is_written_anew(store, folder):
     with Store(folder) as other:
         use(other, "a", (0, 1))
     assert [entry.manifest.fingerprint for entry in admin.entries(store)] == ["a"]
+
+
+def test_a_manifest_that_is_there_is_not_worked_out_again_but_counts_as_opened(store, folder):
+    use(store, "a", (0, 1))
+    os.utime(folder / "datasets" / "a", (0, 0))
+    with Store(folder) as other:
+        other.register("a", name="a", urls=[], keys=lambda: pytest.fail("was asked for its keys"))
+    (entry,) = admin.entries(store)
+    assert entry.manifest.keys == (key(0), key(1))
+    assert entry.manifest.opened_ns > 0
 
 
 def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):

@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cache.admin import DatasetEntry, choose
-from stoker.cache.datasets import Manifest
+from stoker.cache.quota import Manifest
 
 
 def entry(fingerprint, *urls):
