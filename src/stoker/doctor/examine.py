@@ -35,6 +35,7 @@ from stoker.doctor.results import (
     RAM,
     SHARED,
     SOURCE,
+    SUPPLY,
     TENSORS,
     DataFacts,
     Measurements,
@@ -245,7 +246,7 @@ class _Examination:
         """Build a sample of chunks.
 
         Returns:
-            Some of their batches; their units; the seconds of the first chunk, and those that it was not fetched in.
+            Some of their batches; their units; the seconds of the first chunk, and those that were spent on its rows.
         """
         units = spread_units(catalogue, _NUM_UNITS)
         until_s = time.perf_counter() + self._slice_s(_SAMPLE)
@@ -263,8 +264,8 @@ class _Examination:
                 took_s = time.perf_counter() - start_s
                 if is_first:
                     chunk_s = took_s / len(units[0])
-                    fetched_s = stages["fetch"].busy_s / len(units[0]) if "fetch" in stages else 0.0
-                    local_s = max(0.0, chunk_s - fetched_s)
+                    worked_s = sum(stages[key].busy_s for key in BUILD_STAGES[1:] if key in stages)
+                    local_s = worked_s / len(units[0])
                     self._try_step(batches[0])
                 kept = 0 if self._tap is None else self._tap.kept_bytes
                 if time.perf_counter() + 2 * took_s > until_s or 3 * kept > most_bytes:
@@ -315,7 +316,9 @@ class _Examination:
         """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
         num_threads, found = self._settings.num_threads, self._stages
         if "network" in self._ceilings:
-            supply_s = self._ceilings["network"] / max(1e-9, self._data.source_bytes)
+            # What came of the whole is no more than what its reads can bring.
+            came_s = [run.samples_s for key in (SOURCE, SUPPLY) if key in self._tried for run in self._tried[key].runs]
+            supply_s = max(self._ceilings["network"] / max(1e-9, self._data.source_bytes), *came_s, 0.0)
             found.append(StageResult(key="fetch", supply_s=supply_s))
         if _ALONE_CHUNKS * sample.local_s > self._left_s(self._paths_end) / 3:
             return

@@ -78,7 +78,7 @@ class Sample:
         arrow: Arrow files of some of them.
         batches: Finished batches, to train on from memory.
         chunk_s: Seconds that the first chunk took.
-        local_s: Of them, those that were not spent on fetching it.
+        local_s: Of them, those that were spent on its rows: not on fetching it.
         sharing: Which features repeat.
     """
 
