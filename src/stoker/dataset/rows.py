@@ -175,8 +175,8 @@ class RowReader:
     def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
         """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
         known = self.survey
-        if known.row_start[i] >= 0:
-            return known.start[i : i + 1], known.row_start[i : i + 1], known.num_rows[i : i + 1]
+        if known.stop[i] - known.start[i] == 1:  # no footer is asked
+            return known.start[i : i + 1], np.maximum(known.row_start[i : i + 1], 0), known.num_rows[i : i + 1]
         file = self.file_of(i)
         footer = self._footers.get(file.info)
         needed = survivors(footer, file, self._cut, self._footers)
