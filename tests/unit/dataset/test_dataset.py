@@ -7,6 +7,9 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stoker.dataset.dataset import Dataset
@@ -103,3 +106,32 @@ def test_a_script_has_the_same_name_run_and_imported(monkeypatch):
 def test_no_thread_at_all_is_refused():
     with pytest.raises(ValueError, match="num_threads"):
         Dataset("nowhere", storage=MemoryStorage()).open(num_threads=0)
+
+
+@pytest.mark.parametrize("filters", [None, [("v", "!=", 5)], [("day", "=", "b")]])
+def test_a_sample_of_a_catalogue_answers_every_question_as_its_fragments_do(tmp_path, filters):
+    for day in "ab":
+        (tmp_path / f"day={day}").mkdir()
+        table = pa.table({"v": np.arange(500) + 1000 * (day == "b")})
+        pq.write_table(table, tmp_path / f"day={day}" / "x.parquet", row_group_size=100)
+    catalogue = Dataset(tmp_path, filters=filters, chunk_size=300).open()  # row groups are cut into parts
+    units = [catalogue.unit(number) for number in (len(catalogue) - 1, 0)]
+    numbers = [i for unit in units for i in unit] * 2
+    for is_new in (True, False):
+        sample = catalogue.sampled(units, num_times=2, is_new=is_new)
+        assert [sample.fragments[i] for i in range(len(sample))] == [catalogue.fragments[i] for i in numbers]
+        assert sample.count(num_threads=2).tolist() == catalogue.num_samples[numbers].tolist()
+        rows: dict[int, list[int]] = {}
+        sample.read_every(
+            sample.types_of(["v"]),
+            lambda j, table, _, rows=rows: rows.update({j: table["v"].to_pylist()}),
+            num_threads=2,
+        )
+        read = {j: table["v"].to_pylist() for unit in units for j, table in catalogue.read(unit[0])}
+        assert rows == {j: read[i] for j, i in enumerate(numbers)}
+        again = [sample.key(i) for i in range(len(sample))]
+        once = [catalogue.key(i) for i in numbers]
+        assert again[: len(numbers) // 2] == once[: len(numbers) // 2]
+        assert not is_new or not set(again[len(numbers) // 2 :]) & set(once)
+        assert is_new or again == once
+        assert sample.fingerprint != catalogue.fingerprint
