@@ -1,4 +1,4 @@
-"""Loaders take the options of one TypedDict: puts their defaults, which it cannot say, into the signatures."""
+"""Loaders and data sets take the options of a TypedDict: puts their defaults, which it cannot say, into signatures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 import griffe
 
-from stoker.loader.config import DEFAULTS
+from stoker.dataset.description import DEFAULTS as OF_DATA_SETS
+from stoker.loader.config import DEFAULTS as OF_LOADERS
+
+_DEFAULTS: dict[str, object] = {**OF_DATA_SETS, **OF_LOADERS}
 
 
 class LoaderSignatures(griffe.UnpackTypedDictExtension):
@@ -21,6 +24,6 @@ class LoaderSignatures(griffe.UnpackTypedDictExtension):
         docstring = func.docstring
         super().on_function(func=func)
         for parameter in func.parameters:
-            if parameter.name in DEFAULTS and parameter.name not in names:
-                parameter.default = repr(DEFAULTS[parameter.name])  # type: ignore[literal-required]
+            if parameter.name in _DEFAULTS and parameter.name not in names:
+                parameter.default = repr(_DEFAULTS[parameter.name])
                 func.docstring = docstring
