@@ -59,6 +59,9 @@ _DATA, _DICTIONARY = 0, 2
 _DELTA_STRINGS = 7
 _BY_DICTIONARY = {2, 8}
 _AS_DICTIONARY = {0, 3, 4, *_BY_DICTIONARY}
+# Strings that cannot be counted are refused where they would take so many times what they may, were all as long as the
+# longest one.
+_MOST_DOUBT = 4
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
@@ -256,6 +259,9 @@ class RowGroups:
                     num_shared = num_shared if len(self.part_rows) == 1 else 0
                     num_shared += page.plain_bytes if values is None else sum_of_deltas(values)
                     refuse_string_bytes(path, page.num_entries, num_shared, self.most_bytes)
+        if is_text and not is_codable and len(self.part_rows) == 1:
+            # How often the longest string comes is not known before all of them are made.
+            refuse_string_bytes(path, num_values, num_values * longest, _MOST_DOUBT * self.most_bytes)
         return is_codable and num_values * longest > self.most_bytes
 
     def _values(self, page: PageHeader, leaf: int, start: int, stop: int, codec: int) -> npt.NDArray[np.uint8] | None:

@@ -374,8 +374,8 @@ def refuse_string_bytes(name: str, num_values: int, num_bytes: int, most_bytes: 
     """Raise where strings take more bytes than they may."""
     if num_bytes > most_bytes:
         raise ValueError(
-            f"column {name}: {num_values:,} values take {num_bytes:,} bytes once decoded, and the file says nothing of "
-            "it; write it with size statistics or in smaller row groups, raise chunk_size, or leave the column out"
+            f"column {name}: {num_values:,} values take up to {num_bytes:,} bytes once decoded, and the file says "
+            "nothing of it; give it size statistics or smaller row groups, raise chunk_size, or leave the column out"
         )
 
 
