@@ -142,6 +142,20 @@ def test_columns_that_were_renamed_moved_added_and_dropped_are_those_of_the_sche
     assert set(rows_of(source, filters=[("word", "=", "x")])) == {100}
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.int64())], ids=str)
+def test_columns_that_swapped_their_names_are_those_of_the_schema(catalog, kind):
+    def values(first):
+        return pa.array([[first + i] * (i % 3) if pa.types.is_list(kind) else first + i for i in range(ROWS)], kind)
+
+    table = made(catalog, rows().append_column("one", values(0)).append_column("two", values(1000)))
+    for old, new in (("one", "tmp"), ("two", "one"), ("tmp", "two")):
+        with table.update_schema() as update:
+            update.rename_column(old, new)
+    found = rows_of(f"iceberg://{place_of(table)}")
+    assert found == scanned(table)
+    assert [row["one"] for row in found.values()] == values(1000).to_pylist()
+
+
 def test_types_that_were_widened_are_those_of_the_schema(catalog):
     table = made(catalog, rows().append_column("x", pa.array([0.1] * ROWS, pa.float32())))
     with table.update_schema() as update:

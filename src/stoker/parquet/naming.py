@@ -10,7 +10,7 @@ The fields of a table's schema carry what they are found by as metadata, as thos
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -95,35 +95,6 @@ def _inside(stored: pa.DataType, wanted: pa.DataType, *, by_id: bool) -> tuple[M
     if all(one is None for one in inside):
         return None
     return tuple(Member(field.name, field.name, one) for field, one in zip(theirs, inside, strict=True))
-
-
-def by_table_names(
-    members: Sequence[Member], leaves: Mapping[str, Sequence[int]], fields: Iterable[pa.Field]
-) -> dict[str, Sequence[int]]:
-    """Return the Parquet leaves of every dotted name of a table.
-
-    Args:
-        members: How the table calls the columns of the file.
-        leaves: Those of every dotted name of the file.
-        fields: Its fields.
-    """
-    found: dict[str, Sequence[int]] = {}
-
-    def add(members: Sequence[Member], fields: Iterable[pa.Field], stored: str, name: str) -> None:
-        types = {field.name: field.type for field in fields}
-        for member in members:
-            path, called = stored + member.stored, name + member.name
-            if member.inside is not None and pa.types.is_struct(types[member.stored]):
-                add(member.inside, _children(types[member.stored]), path + ".", called + ".")
-                below = (found.get(f"{called}.{inner.name}", ()) for inner in member.inside)
-                found[called] = sorted({leaf for leaves_of_one in below for leaf in leaves_of_one})
-                continue
-            for key, numbers in leaves.items():
-                if key == path or key.startswith(path + "."):
-                    found[called + key[len(path) :]] = numbers
-
-    add(members, fields, "", "")
-    return found
 
 
 def renamed(table: pa.Table, members: Sequence[Member]) -> pa.Table:

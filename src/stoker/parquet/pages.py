@@ -10,10 +10,10 @@ pyarrow's.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +73,12 @@ class Leaf:
 @lru_cache(maxsize=64)
 def known_leaves(layout: Layout) -> Mapping[int, Leaf]:
     """Return the leaves of a file that are decoded here, by their numbers."""
-    by_path = {path: i for i, path in enumerate(layout.paths)}
-    found = (_leaf_of(field, layout, by_path) for field in layout.schema)
+    found = map(_leaf_of, layout.schema, layout.leaves_by_column, itertools.repeat(layout))
     return {leaf.number: leaf for leaf in found if leaf is not None}
 
 
-def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Leaf | None:
+def _leaf_of(field: pa.Field, numbers: Sequence[int], layout: Layout) -> Leaf | None:
     is_list = isinstance(field.type, _LISTS)
-    numbers = layout.leaves_of(field.name)
     if len(numbers) != 1 or isinstance(field.type, pa.BaseExtensionType):
         return None
     (number,) = numbers
@@ -92,7 +90,7 @@ def _leaf_of(field: pa.Field, layout: Layout, by_path: Mapping[str, int]) -> Lea
         # Lists and values that may be null: 3; lists of which none may be, 1. Of 2 either may be.
         empty = {3: 1, 1: 0}.get(full, -1)
     else:
-        if repeated or full > 1 or by_path.get(field.name) != number:
+        if repeated or full > 1:
             return None
         empty = -1
     value_type = field.type.value_type if is_list else field.type
@@ -194,7 +192,7 @@ class NativeColumns:
     def _read_together(self, columns: Sequence[_ColumnChunk], num_rows: int) -> Iterable[npt.NDArray[np.uint8] | None]:
         """Return column chunks that lie one behind the other by one read; None of each, where they do not."""
         spans = [column.span for column in columns]
-        is_one = len(spans) > 1 and all(a.stop == b.start for a, b in pairwise(spans))
+        is_one = len(spans) > 1 and all(a.stop == b.start for a, b in itertools.pairwise(spans))
         if not is_one or not all(column.is_read_as_a_whole(num_rows) for column in columns):
             return [None] * len(columns)
         start = spans[0].start

@@ -8,6 +8,7 @@ columns    user.age: int64, user.city: string, clicks          what the transfor
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 from stoker.arguments import near
 from stoker.arrow import parts_of, plain_array, plain_type
 from stoker.errors import FieldError
-from stoker.parquet.naming import Member, by_table_names, renamed
+from stoker.parquet.naming import Member, renamed
 from stoker.words import some_of
 
 # Physical types of the format: number, and bytes of one value; 0 where they differ.
@@ -102,22 +103,39 @@ class Layout:
 
         A table's columns are meant by the table's names, here and wherever a layout is asked for columns.
         """
-        found = {i for name in names for i in self._by_prefix.get(name, ())}
-        return sorted(found)
+        return sorted({i for name in names for i in self.leaves_of(name)})
 
     def leaves_of(self, name: str) -> Sequence[int]:
         """Return the same for one name."""
-        return self._by_prefix.get(name, ())
+        return self._leaves_by_name.get(name, ())
 
     @cached_property
-    def _by_prefix(self) -> Mapping[str, Sequence[int]]:
+    def leaves_by_column(self) -> Sequence[Sequence[int]]:
+        """The leaves of each column of `schema`, whatever it and its leaves are called."""
+        numbers = iter(range(len(self.paths)))
+        return [[number for _, number in zip(leaf_types(field.type), numbers, strict=False)] for field in self.schema]
+
+    @cached_property
+    def _leaves_by_name(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = {}
-        for i, path in enumerate(self.paths):
-            end = len(path)
-            while end >= 0:  # a column may have the name "", too
-                found.setdefault(path[:end], []).append(i)
-                end = path.rfind(".", 0, end)
-        return found if self.members is None else by_table_names(self.members, found, self.schema)
+        numbers = iter(range(len(self.paths)))
+
+        def walk(fields: Iterable[pa.Field], members: Sequence[Member] | None, names: tuple[str, ...] | None) -> None:
+            known = None if members is None else {member.stored: member for member in members}
+            for field in fields:
+                member = Member(field.name, field.name) if known is None else known.get(field.name)
+                called = None
+                if names is not None and member is not None:
+                    called = (*names, f"{names[-1]}.{member.name}" if names else member.name)
+                if _is_open_struct(field.type):
+                    walk(field.type, None if member is None else member.inside, called)
+                    continue
+                for number in itertools.islice(numbers, len(leaf_types(field.type))):
+                    for name in called or ():
+                        found.setdefault(name, []).append(number)
+
+        walk(self.schema, self.members, ())
+        return found
 
     def named(self, table: pa.Table) -> pa.Table:
         """Return columns of the file under the names of their table, if it has one."""
