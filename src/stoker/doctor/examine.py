@@ -58,7 +58,7 @@ from stoker.words import some_of
 # What the name of a folder that experiments write to begins with.
 _SCRATCH = "stoker-doctor-"
 # Shares of the budget: of getting a sample, of the link, of exploring, of each stage alone; of verifying, where asked.
-_SAMPLE, _LINK, _EXPLORE, _ALONE, _VERIFY = 0.15, 0.07, 0.1, 0.05, 0.25
+_SAMPLE, _LINK, _EXPLORE, _ALONE, _VERIFY = 0.15, 0.07, 0.1, 0.03, 0.25
 _CHECKS = 3  # of what is verified
 _NUM_UNITS, _NUM_COLD_UNITS = 16, 200
 # Memory for the bytes of units and their tables, of what is free.
@@ -161,7 +161,9 @@ class _Examination:
         if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(_EXPLORE):
             self._say("today's path, until its threads are as many as are worth it")
             ways.explore(self._slice_s(_EXPLORE))
-        self._run_paths(ways, sample)
+        if self._today == SOURCE and _ALONE_CHUNKS * sample.local_s < self._left_s(self._paths_end) / 3:
+            self._probe_stages(ways)
+        self._run_paths(ways)
         self._verify()
         self._say("done")
         return DoctorResult(self._numbers())
@@ -312,16 +314,9 @@ class _Examination:
             pinned_s, pageable_s = probe_copy(int(self._data.tensor_bytes * settings.batch_size))
             found |= {"pcie_pinned": pinned_s, "pcie_pageable": pageable_s}
 
-    def _probe_stages(self, ways: Candidates, sample: Sample) -> None:
+    def _probe_stages(self, ways: Candidates) -> None:
         """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
         num_threads, found = self._settings.num_threads, self._stages
-        if "network" in self._ceilings:
-            # What came of the whole is no more than what its reads can bring.
-            came_s = [run.samples_s for key in (SOURCE, SUPPLY) if key in self._tried for run in self._tried[key].runs]
-            supply_s = max(self._ceilings["network"] / max(1e-9, self._data.source_bytes), *came_s, 0.0)
-            found.append(StageResult(key="fetch", supply_s=supply_s))
-        if _ALONE_CHUNKS * sample.local_s > self._left_s(self._paths_end) / 3:
-            return
         self._say("decoding, transforming, converting: each alone")
         alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
         most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
@@ -344,7 +339,7 @@ class _Examination:
 
     # ------------------------------------------------------------------ the paths
 
-    def _run_paths(self, ways: Candidates, sample: Sample) -> None:
+    def _run_paths(self, ways: Candidates) -> None:
         """Run every path in turn: those that are always run, then what may help, then all of them again."""
         first = ways.first()
         seconds = self._seconds(len(first) + 3)
@@ -353,8 +348,6 @@ class _Examination:
         ram = self._tried.get(RAM)
         if ram is not None and ram.runs and self._shares_cores(ram.runs[0]):
             self._try(ways.shared(), seconds)
-        if self._today == SOURCE:
-            self._probe_stages(ways, sample)
         if Verdict(self._numbers()).kind != "fed":
             self._say("making what may help")
             for way in ways.more():
@@ -458,7 +451,7 @@ class _Examination:
             batch_size=settings.batch_size,
             today=self._today,
             paths=tuple(self._path(way) for way in self._tried.values() if way.runs),
-            stages=tuple(self._stages),
+            stages=(*self._fetching(), *self._stages),
             ceilings=dict(self._ceilings),
             cores=cores(),
             num_threads=settings.num_threads,
@@ -473,6 +466,13 @@ class _Examination:
             notes=tuple(dict.fromkeys(notes)),
             **self._gpu,
         )
+
+    def _fetching(self) -> Iterator[StageResult]:
+        """Yield what the source's reads give alone: no less than came of the whole."""
+        if self._today == SOURCE and "network" in self._ceilings:
+            came_s = [run.samples_s for key in (SOURCE, SUPPLY) if key in self._tried for run in self._tried[key].runs]
+            network_s = self._ceilings["network"] / max(1e-9, self._data.source_bytes)
+            yield StageResult(key="fetch", supply_s=max([network_s, *came_s]))
 
     def _path(self, way: Way) -> PathResult:
         runs, data, last, disk_s = way.runs, self._data, way.runs[-1], None

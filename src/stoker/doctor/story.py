@@ -185,11 +185,11 @@ def _time_of_a_step(numbers: Measurements, verdict: Verdict) -> Section:
 
 
 def _paths(numbers: Measurements, verdict: Verdict) -> Section:
-    own, compared = [1e-9], [1e-9]
+    own, compared = [1e-9], list[float]()
     for path in numbers.paths:
         (compared if path.key in (RAM, SUPPLY, SHARED) else own).append(path.rate_s)
-    longest_s = max(*own, *(bound.at_most_s for bound in verdict.bounds if bound.key != "gpus"), 1e-9, 1e-9)
-    longest_s = max(longest_s, *(rate_s for rate_s in compared if rate_s <= _FAR * longest_s), 0.0)
+    longest_s = max([*own, *(bound.at_most_s for bound in verdict.bounds if bound.key != "gpus")])
+    longest_s = max([longest_s, *(rate_s for rate_s in compared if rate_s <= _FAR * longest_s)])
     demand_s = verdict.demand_s
     is_shown = demand_s is not None and demand_s <= _FAR * longest_s
     longest_s = 1.02 * max(longest_s, demand_s if is_shown and demand_s is not None else 0.0)
