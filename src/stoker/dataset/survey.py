@@ -21,7 +21,7 @@ from stoker.dataset.filters import surviving_row_groups
 from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
 from stoker.dataset.kept import keep, kept
 from stoker.dataset.listing import Listed, partition_fields, partition_value
-from stoker.dataset.tables.table import LakeTable, check_layout, check_values
+from stoker.dataset.tables.table import LakeTable, check_files
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
 from stoker.parquet.footer_numbers import row_group_bytes
@@ -99,17 +99,13 @@ def read_layouts(
 
     work(0)
     for_each(len(files), work, num_threads=num_threads)
-    distinct: dict[int, tuple[Layout, str]] = {}
-    missing: dict[int, list[str]] = {}
-    for layout, file in zip(layouts, files, strict=True):
-        assert layout is not None
-        if table is not None:
-            if id(layout) not in missing:
-                missing[id(layout)] = check_layout(table, layout, file)
-            check_values(missing[id(layout)], file)
-        distinct.setdefault(id(layout), (layout, file.info.url))
+    found = [layout for layout in layouts if layout is not None]
     if table is not None:
+        check_files(table, zip(files, found, strict=True))
         return table.columns()
+    distinct: dict[int, tuple[Layout, str]] = {}
+    for layout, file in zip(found, files, strict=True):
+        distinct.setdefault(id(layout), (layout, file.info.url))
     partitions = pa.schema(partition_fields(files))
     unified = unify(list(distinct.values()))
     schema = pa.schema([field for field in unified if field.name not in partitions.names])

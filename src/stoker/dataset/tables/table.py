@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -159,13 +159,24 @@ class LakeTable:
         return cls(schema=schema.remove_metadata(), **{**numbers, "partitions": tuple(numbers["partitions"])})
 
 
-def check_layout(table: LakeTable, layout: Layout, file: Listed) -> list[str]:
-    """Return columns of a table that the log may have values for, and a file that is laid out so lacks.
+def check_files(table: LakeTable, files: Iterable[tuple[Listed, Layout]]) -> None:
+    """Raise where a file is not what its table says, or lacks a column that the log has a value for.
 
     Raises:
-        SourceError: The table goes by ids, which the file lacks.
-        FieldError: A column has a type that does not become the table's.
+        SourceError: The table goes by ids, which a file lacks.
+        FieldError: A column has a type that does not become the table's, or its value is the log's alone.
     """
+    missing: dict[int, list[str]] = {}  # of each layout
+    for file, layout in files:
+        if id(layout) not in missing:
+            missing[id(layout)] = _missing_of(table, layout, file)
+        for name in missing[id(layout)]:
+            if dict(file.partition)[name] is not None:
+                raise _not_filled(file.info.url, name, "that of its partition")
+
+
+def _missing_of(table: LakeTable, layout: Layout, file: Listed) -> list[str]:
+    """Return columns of a table that the log may have values for, and a file that is laid out so lacks."""
     url = file.info.url
     if table.by_id and not has_ids(layout.fields) and all(NAMES not in (f.metadata or {}) for f in table.schema):
         raise SourceError(
@@ -195,21 +206,6 @@ def check_layout(table: LakeTable, layout: Layout, file: Listed) -> list[str]:
                 columns=[field.name],
             )
     return missing
-
-
-def check_values(missing: Sequence[str], file: Listed) -> None:
-    """Raise where the log has a value for a column that a file lacks.
-
-    Args:
-        missing: What `check_layout` returned.
-        file: The file.
-
-    Raises:
-        FieldError: It has.
-    """
-    for name in missing:
-        if dict(file.partition)[name] is not None:
-            raise _not_filled(file.info.url, name, "that of its partition")
 
 
 def _not_filled(url: str, name: str, value: str) -> FieldError:
