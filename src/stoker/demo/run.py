@@ -31,7 +31,7 @@ from stoker.demo.data import (
 from stoker.demo.report import write_demo_report
 from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, EpochResult, WayResult
 from stoker.demo.screen import Screen
-from stoker.demo.ways import BATCH_SIZE, STACKED, ArrowCache, PlainReads, RamBatches, Source, StokerLoader, Way
+from stoker.demo.ways import BATCH_SIZE, STACKED, ArrowCache, DemoWay, PlainReads, RamBatches, Source, StokerLoader
 from stoker.doctor.gpu import has_cuda
 from stoker.fields.spec import Arrays, Ragged
 from stoker.host.machine import free_memory_bytes, machine, num_cores, versions
@@ -195,7 +195,7 @@ class _Contest:
         return [*results, self._train(in_ram, RAM, "batches in RAM", how, num_epochs)]
 
     def _train(
-        self, way: Way, key: str, name: str, how: str, num_epochs: int, on_first: OnBatch = lambda _: None
+        self, way: DemoWay, key: str, name: str, how: str, num_epochs: int, on_first: OnBatch = lambda _: None
     ) -> WayResult:
         """Train epochs of one way, close it, and return what it gave; `on_first` is told of the first's batches."""
         results = []
@@ -207,7 +207,7 @@ class _Contest:
         whole = getattr(way, "is_whole", True)
         return WayResult(key=key, name=name, how=how, epochs=tuple(results), has_all_rows=whole)
 
-    def _measure(self, way: Way, epoch: int, on_batch: OnBatch) -> EpochResult:
+    def _measure(self, way: DemoWay, epoch: int, on_batch: OnBatch) -> EpochResult:
         """Train one epoch and return what it gave."""
         fetches: list[TimeRange] = []
         num_rows = checksum = 0

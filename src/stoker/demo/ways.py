@@ -72,7 +72,7 @@ class Source(NamedTuple):
     storage: Storage
 
 
-class Way:
+class DemoWay:
     """A way to get the data set's rows as shuffled batches."""
 
     def epoch(self, epoch: int) -> Batches:
@@ -86,7 +86,7 @@ class Way:
         """Give back what the way holds; files it cached stay."""
 
 
-class PlainReads(Way):
+class PlainReads(DemoWay):
     """Row groups read ahead, decoded, turned into arrays once each, mixed, and cut into batches by one more thread.
 
     Args:
@@ -198,7 +198,7 @@ class ArrowCache(PlainReads):
             return pa.ipc.open_file(source).read_all()
 
 
-class StokerLoader(Way):
+class StokerLoader(DemoWay):
     """A `stoker.Loader` over the rows, with nothing but its public arguments.
 
     Args:
@@ -235,7 +235,7 @@ class StokerLoader(Way):
         self._loader.close()
 
 
-class RamBatches(Way):
+class RamBatches(DemoWay):
     """Batches kept in memory; each epoch hands them over in another order, and does nothing else.
 
     Args:
