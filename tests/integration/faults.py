@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 # What is asked of a store: of the source, and of a mirror.
 SOURCE_OPERATIONS, MIRROR_OPERATIONS = ("list", "footer", "range"), ("mirror read", "mirror write")
@@ -170,7 +170,7 @@ def outcome_of(fault: Fault, operation: str, scheme: str = "s3") -> str:
 def operation_of(method: str, target: str, answer: SoundAnswer) -> str:
     """Tell what a request asks for."""
     url = urlsplit(target)
-    if url.path.endswith(".safetensors"):
+    if unquote(url.path).endswith(".safetensors"):
         return {"GET": "mirror read", "PUT": "mirror write"}.get(method, "look-up")
     if method == "GET" and ("list-type=2" in url.query or "comp=list" in url.query or url.path.endswith("/")):
         return "list"
