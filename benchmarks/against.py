@@ -146,7 +146,11 @@ def compare_with(
         compared = []
         for question in questions:
             console.print(f"measuring {question}", style="dim")
-            compared.append(in_turn(question, now.rate, before.rate, num_rounds=num_rounds))
+            one = in_turn(question, now.rate, before.rate, num_rounds=num_rounds)
+            # At once: a question that never ends loses none of those before it.
+            median, least, most = statistics.median(one.ratios), min(one.ratios), max(one.ratios)
+            console.print(f"  {median:.2f}, from {least:.2f} to {most:.2f}", style="dim")
+            compared.append(one)
         return compared
 
 
