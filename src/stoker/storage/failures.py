@@ -20,8 +20,9 @@ _HOPELESS_NUMBERS = (errno.EINVAL, errno.EMFILE, errno.ELOOP, errno.ENAMETOOLONG
 _GONE = (404, 410)
 _MISSING = re.compile(r"NoSuchKey|NoSuchBucket|ContainerNotFound|BlobNotFound")
 _RENEW = "check the credentials, in storage_options or the environment, and renew them where they have run out"
-# What a client says that does not reach a store, and the way out: it may be reached in a moment.
-_NOT_REACHED = {
+# What a client says that does not reach a store, or is answered something else, and the way out: the next try may be
+# answered well.
+_UNANSWERED = {
     r"metadata\.google|computeMetadata|oauth2\.googleapis": (
         "no credentials for Google Cloud Storage: set GOOGLE_APPLICATION_CREDENTIALS, or access_token in "
         "storage_options, or anonymous=True there for a public bucket; and check the network"
@@ -38,6 +39,7 @@ _NOT_REACHED = {
     r"[Cc]onnection (timeout|refused)|Timeout on reading": (
         "check the network and the address: endpoint_override in storage_options, or the host in the URL"
     ),
+    r"non-partial response": "the server answers no ranges (with status 206), as rclone's does not: use another one",
 }
 # What one says that refuses for good: nothing is gained by asking again.
 _REFUSED = {
@@ -49,7 +51,6 @@ _REFUSED = {
     r"PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION": (
         "the bucket is in another region: name it in storage_options, as region"
     ),
-    r"non-partial response": "the server answers no ranges (with status 206), as rclone's does not: use another one",
     r"libjvm|libhdfs|\bdlopen\(": (
         "hdfs:// needs Java and libhdfs: set JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH"
     ),
@@ -149,7 +150,7 @@ def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
     reason = _first_line(error)
     if _is_missing(error):
         return SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url)
-    way_out = _way_out(error, _NOT_REACHED) or _refusal(error)
+    way_out = _way_out(error, _UNANSWERED) or _refusal(error)
     return SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url)
 
 
