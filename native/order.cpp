@@ -12,17 +12,17 @@ namespace {
 STOKER_VERSIONS
 void find(const WindowOrder& order, std::span<int64_t> slot, std::span<int64_t> row) {
   const int64_t *starts = order.slot_starts.data(), *shifts = order.shifts.data();
-  const int32_t* guide = order.guide.data();
+  const int32_t* bucket_slots = order.bucket_slots.data();
   for (size_t i = 0; i < row.size(); ++i) {
-    const int64_t place = row[i], bucket = place >> order.guide_shift;
-    int64_t low = guide[bucket], high = guide[bucket + 1];
+    const int64_t place = row[i], bucket = place >> order.bucket_bits;
+    int64_t low = bucket_slots[bucket], high = bucket_slots[bucket + 1];
     while (low + 1 < high) {
       const int64_t middle = (low + high) >> 1;
       if (starts[middle] <= place) low = middle;
       else
         high = middle - 1;
     }
-    // One border at most, as in nearly every stretch: before or behind it is anyone's guess, the processor's too.
+    // One border at most, as in nearly every bucket: before or behind it is anyone's guess, the processor's too.
     low += (high - low) * (starts[high] <= place);
     slot[i] = low - order.first_slot;
     row[i] = place + shifts[low - order.first_slot];

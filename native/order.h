@@ -18,8 +18,8 @@ struct WindowOrder {
   bool shuffles;
   std::span<const int64_t> slot_starts;  // place at which each slot of the epoch begins, increasing
   std::span<const int64_t> shifts;       // what to add to a place to get its row, for each slot of the window
-  std::span<const int32_t> guide;        // slot in which each stretch of 2**guide_shift places begins, and one more
-  int guide_shift;
+  std::span<const int32_t> bucket_slots; // slot in which each bucket of 2**bucket_bits places begins, and one more
+  int bucket_bits;
   int64_t first_slot;  // slot of the epoch that is the window's first
 
   // Writes slot, counted from the window's first, and row of each position, all of them in the window.

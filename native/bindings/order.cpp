@@ -25,15 +25,15 @@ void bind_window_order(nb::module_& module) {
       .def(
           "__init__",
           [](BoundWindowOrder* self, int64_t start, int64_t stop, uint64_t key, bool shuffle, Input& slot_starts,
-             Input& shifts, Array<const int32_t>& guide, int guide_shift, int64_t first_slot) {
+             Input& shifts, Array<const int32_t>& bucket_slots, int bucket_bits, int64_t first_slot) {
             auto* order = new (self) BoundWindowOrder{
-                {start, stop, key, shuffle, slot_starts, shifts, guide, guide_shift, first_slot}, {}, {}, {}};
+                {start, stop, key, shuffle, slot_starts, shifts, bucket_slots, bucket_bits, first_slot}, {}, {}, {}};
             order->slot_start_array = std::move(slot_starts);
             order->shift_array = std::move(shifts);
-            order->guide_array = std::move(guide);
+            order->bucket_slot_array = std::move(bucket_slots);
           },
           nb::kw_only(), nb::arg("start"), nb::arg("stop"), nb::arg("key"), nb::arg("shuffle"), nb::arg("slot_starts"),
-          nb::arg("shifts"), nb::arg("guide"), nb::arg("guide_shift"), nb::arg("first_slot"))
+          nb::arg("shifts"), nb::arg("bucket_slots"), nb::arg("bucket_bits"), nb::arg("first_slot"))
       .def_ro("start", &BoundWindowOrder::start)
       .def_ro("stop", &BoundWindowOrder::stop)
       .def(

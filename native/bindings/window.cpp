@@ -36,10 +36,10 @@ void bind_window(nb::module_& module) {
            },
            nb::keep_alive<0, 1>(), nb::sig("def view(self) -> memoryview"), "Return its bytes, as long as it lives.");
 
-  module.def("let_go", [](const nb::typed<nb::list, ChunkMap>& maps) {
+  module.def("unmap", [](const nb::typed<nb::list, ChunkMap>& maps) {
                std::vector<ChunkMap> gone;
                for (nb::handle one : maps) gone.push_back(std::exchange(nb::cast<ChunkMap&>(one), {}));
-               let_go(std::move(gone));
+               unmap(std::move(gone));
              }, nb::arg("maps"), "Let go of maps, which must not be used any more, in one go.");
 
   nb::class_<WindowMemory>(module, "WindowMemory", "Memory that windows are read into, one after the other.")

@@ -12,7 +12,7 @@ namespace stoker {
 
 // Lets go of maps without the interpreter's lock, which is held: to unmap a gigabyte takes 50 milliseconds.
 template <typename Held>
-void let_go(Held held) {
+void unmap(Held held) {
   nb::gil_scoped_release without_lock;
   const Held gone = std::move(held);
 }
@@ -20,7 +20,7 @@ void let_go(Held held) {
 // The order of a window, with the arrays that it points into.
 struct BoundWindowOrder : WindowOrder {
   Array<const int64_t> slot_start_array, shift_array;
-  Array<const int32_t> guide_array;
+  Array<const int32_t> bucket_slot_array;
 };
 
 struct BoundWindow {
@@ -28,7 +28,7 @@ struct BoundWindow {
 
   ~BoundWindow() { close(); }
   void close() {
-    if (window) let_go(std::exchange(window, nullptr));
+    if (window) unmap(std::exchange(window, nullptr));
   }
 
   const std::shared_ptr<const Window>& get() const {

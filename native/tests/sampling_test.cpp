@@ -15,15 +15,15 @@ using Numbers = std::vector<int64_t>;
 // Chunks of 5, 300, 1 and 94 samples, the second window of an epoch whose first has 10: slots 2 to 5.
 struct Window {
   Numbers slot_starts{0, 4, 10, 15, 315, 316, 410}, shifts{-10, -15, -315, -316};
-  std::vector<int32_t> guide;
+  std::vector<int32_t> bucket_slots;
   stoker::WindowOrder order;
 
-  explicit Window(bool shuffles, int guide_shift) {
-    for (int64_t place = 0; place <= 410 + (int64_t{1} << guide_shift); place += int64_t{1} << guide_shift) {
+  explicit Window(bool shuffles, int bucket_bits) {
+    for (int64_t place = 0; place <= 410 + (int64_t{1} << bucket_bits); place += int64_t{1} << bucket_bits) {
       const auto after = std::upper_bound(slot_starts.begin(), slot_starts.end(), place);
-      guide.push_back(static_cast<int32_t>(after - slot_starts.begin() - 1));
+      bucket_slots.push_back(static_cast<int32_t>(after - slot_starts.begin() - 1));
     }
-    order = {10, 410, 77, shuffles, slot_starts, shifts, guide, guide_shift, 2};
+    order = {10, 410, 77, shuffles, slot_starts, shifts, bucket_slots, bucket_bits, 2};
   }
 };
 
@@ -56,11 +56,11 @@ TEST("a window's positions are the samples of its chunks, each once") {
   const int64_t sizes[] = {5, 300, 1, 94};
   for (int64_t slot = 0; slot < 4; ++slot)
     for (int64_t row = 0; row < sizes[slot]; ++row) all.push_back({slot, row});
-  for (const int guide_shift : {0, 3, 8}) {
-    CHECK(located(Window(false, guide_shift), 10, 400) == all);
-    auto shuffled = located(Window(true, guide_shift), 10, 400);
+  for (const int bucket_bits : {0, 3, 8}) {
+    CHECK(located(Window(false, bucket_bits), 10, 400) == all);
+    auto shuffled = located(Window(true, bucket_bits), 10, 400);
     CHECK(shuffled != all);
-    CHECK(located(Window(true, guide_shift), 50, 7) == std::vector(shuffled.begin() + 40, shuffled.begin() + 47));
+    CHECK(located(Window(true, bucket_bits), 50, 7) == std::vector(shuffled.begin() + 40, shuffled.begin() + 47));
     std::sort(shuffled.begin(), shuffled.end());
     CHECK(shuffled == all);
   }

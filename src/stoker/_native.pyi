@@ -313,7 +313,7 @@ class WindowOrder:
     Which slot and row stand at the positions [start, stop) of a shuffle window.
     """
 
-    def __init__(self, *, start: int, stop: int, key: int, shuffle: bool, slot_starts: numpy.typing.NDArray[numpy.int64], shifts: numpy.typing.NDArray[numpy.int64], guide: numpy.typing.NDArray[numpy.int32], guide_shift: int, first_slot: int) -> None: ...
+    def __init__(self, *, start: int, stop: int, key: int, shuffle: bool, slot_starts: numpy.typing.NDArray[numpy.int64], shifts: numpy.typing.NDArray[numpy.int64], bucket_slots: numpy.typing.NDArray[numpy.int32], bucket_bits: int, first_slot: int) -> None: ...
 
     @property
     def start(self) -> int: ...
@@ -396,7 +396,7 @@ class ChunkMap:
     def view(self) -> memoryview:
         """Return its bytes, as long as it lives."""
 
-def let_go(maps: list[ChunkMap]) -> None:
+def unmap(maps: list[ChunkMap]) -> None:
     """Let go of maps, which must not be used any more, in one go."""
 
 class WindowMemory:

@@ -249,7 +249,7 @@ def test_where_the_samples_of_a_rare_data_set_stand_is_found_at_once_in_an_epoch
     one = order.epoch(0)
     for ordinal in range(3):
         position = one.position_of(1, 0, ordinal)
-        assert one.stretches(position, position + 1)[0].component == 1
+        assert one.component_ranges(position, position + 1)[0].component == 1
         assert abs(position - one.num_samples * (2 * ordinal + 1) // 6) <= BLOCK_SIZE
 
 
@@ -279,7 +279,7 @@ def test_any_slice_is_one_slice_of_each_stream(order, data):
     components = one.components(start, stop)
     assert np.array_equal(components, whole[start:stop])
     located = [[] for _ in order.components]
-    for component, epoch, first, last in one.stretches(start, stop):
+    for component, epoch, first, last in one.component_ranges(start, stop):
         assert first < last
         chunk, row = one.component_epoch(component, epoch).locate(np.arange(first, last))
         located[component] += zip(chunk.tolist(), row.tolist(), strict=True)
@@ -465,7 +465,7 @@ def test_places_that_do_not_exist_are_refused():
         lambda: order.epoch(-1),
         lambda: order.epoch(0, lane=2),
         lambda: order.epoch(0).components(3, 99),
-        lambda: order.epoch(0).stretches(4, 3),
+        lambda: order.epoch(0).component_ranges(4, 3),
         lambda: order.epoch(0).samples(99, 100),
     ):
         with pytest.raises(ValueError, match=r"outside|at least 0"):

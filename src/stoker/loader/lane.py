@@ -105,7 +105,7 @@ class Lane:
         """
         found: list[tuple[_Key, list[Range]]] = []
         for start, stop in ranges:
-            for which, epoch, first, last in self.order.stretches(start, stop):
+            for which, epoch, first, last in self.order.component_ranges(start, stop):
                 borders = self._order_of(which, epoch)[1]
                 number = bisect_right(borders, first) - 1
                 while first < last:

@@ -31,8 +31,8 @@ from stoker._native import (
     WindowMemory,
     WindowOrder,
     cached_bytes,
-    let_go,
     read_chunks,
+    unmap,
 )
 from stoker.cache.builder import Builder
 from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
@@ -434,7 +434,7 @@ class StandingMaps:
 
     def close(self) -> None:
         """Let go of all maps; windows keep theirs, and none is opened any more."""
-        let_go([one for one in self._maps if one is not None])
+        unmap([one for one in self._maps if one is not None])
 
 
 class PageCacheTrial:

@@ -212,7 +212,7 @@ def needed_chunks(
     windows: dict[tuple[int, int, int, int], EpochOrder] = {}  # lane, data set, its own epoch and window
     for shard in shards:
         for piece in (piece for step in which for piece in steps.slices(step, shard)):
-            for part, own, start, stop in lanes[piece.lane].stretches(piece.start, piece.stop):
+            for part, own, start, stop in lanes[piece.lane].component_ranges(piece.start, piece.stop):
                 order = lanes[piece.lane].component_epoch(part, own)
                 first, last = order.windows_of([start, stop - 1]).tolist()
                 windows |= {(piece.lane, part, own, window): order for window in range(first, last + 1)}

@@ -26,8 +26,8 @@ from stoker.hashing import order_key
 
 # Beyond, the doubled domain of a permutation's walk would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62
-# Stretches of the guide per slot: with 4, three positions out of four need no comparison at all.
-_STRETCHES_PER_SLOT = 4
+# Buckets of positions per slot: with 4, three positions out of four need no comparison at all.
+_BUCKETS_PER_SLOT = 4
 
 
 def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int = MAX_SIZE, name: str) -> Int64:
@@ -296,11 +296,11 @@ class EpochOrder:
         self.num_samples = order.lane_sizes[lane]
         self.window_starts: Int64 = np.append(self._slot_starts, self.num_samples)[self._window_slots]
 
-        # The guide: in which slot each stretch of 2**shift positions begins, so that a search starts where it ends.
-        self._guide_shift = max(self.num_samples // max(_STRETCHES_PER_SLOT * num_slots, 1), 1).bit_length() - 1
-        num_stretches = (self.num_samples >> self._guide_shift) + 1
-        stretches = np.arange(num_stretches + 1, dtype=np.int64) << self._guide_shift
-        self._guide = (np.searchsorted(self._slot_starts, stretches, side="right") - 1).astype(np.int32)
+        # In which slot each bucket of 2**bucket_bits positions begins, so that a search starts where it ends.
+        self._bucket_bits = max(self.num_samples // max(_BUCKETS_PER_SLOT * num_slots, 1), 1).bit_length() - 1
+        num_buckets = (self.num_samples >> self._bucket_bits) + 1
+        buckets = np.arange(num_buckets + 1, dtype=np.int64) << self._bucket_bits
+        self._bucket_slots = (np.searchsorted(self._slot_starts, buckets, side="right") - 1).astype(np.int32)
         for array in (self.window_starts, self._slot_chunks):
             array.setflags(write=False)
 
@@ -322,8 +322,8 @@ class EpochOrder:
             shuffle=self._shuffle,
             slot_starts=self._slot_starts,
             shifts=self._row_shifts[slots],
-            guide=self._guide,
-            guide_shift=self._guide_shift,
+            bucket_slots=self._bucket_slots,
+            bucket_bits=self._bucket_bits,
             first_slot=slots.start,
         )
 

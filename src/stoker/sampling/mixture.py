@@ -39,7 +39,7 @@ _NUM_KEPT = 64
 _NUM_EPOCHS_KEPT = 2
 
 
-class Stretch(NamedTuple):
+class ComponentRange(NamedTuple):
     """Consecutive positions [start, stop) of one epoch of one component.
 
     Attributes:
@@ -370,23 +370,23 @@ class MixtureEpoch:
             return self._block(first)[begin : begin + stop - start]
         return self._arranged(first, last + 1, begin, stop - start)
 
-    def stretches(self, start: int, stop: int) -> tuple[Stretch, ...]:
+    def component_ranges(self, start: int, stop: int) -> tuple[ComponentRange, ...]:
         """Return what each component gives to positions [start, stop): none is empty, components in order.
 
-        The samples at the positions where `components` says d are those of d's stretches, one after the other.
+        The samples at the positions where `components` says d are those of d's ranges, one after the other.
 
         Raises:
             ValueError: They are no positions of this epoch.
         """
         self._check(start, stop)
-        found: list[Stretch] = []
+        found: list[ComponentRange] = []
         given, given_then = self._delivered(start - self.first), self._delivered(stop - self.first)
         for component, (first, last) in enumerate(zip(given, given_then, strict=True)):
             size, begin = self._sizes[component], self._begins[component]
             while first < last:
                 number, at = divmod(begin + first, size)
                 taken = min(last - first, size - at)
-                found.append(Stretch(component, number, at, at + taken))
+                found.append(ComponentRange(component, number, at, at + taken))
                 first += taken
         return tuple(found)
 
@@ -442,7 +442,7 @@ class MixtureEpoch:
         component = self.components(start, stop)
         epoch, chunk, row = (np.empty_like(component) for _ in range(3))
         places = [np.flatnonzero(component == number) for number in range(len(self._sizes))]
-        for number, own_epoch, first, last in self.stretches(start, stop):
+        for number, own_epoch, first, last in self.component_ranges(start, stop):
             members, places[number] = np.split(places[number], [last - first])
             epoch[members] = own_epoch
             chunk[members], row[members] = self.component_epoch(number, own_epoch).locate(np.arange(first, last))
