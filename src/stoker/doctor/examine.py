@@ -322,11 +322,15 @@ class _Examination:
         most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
         # As many threads as there are cores keep one of them busy, which nobody else wanted: they wait for a lock.
         is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
-        whole_s = sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
+        half_s = 0.5 * sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
+        has_most = any(alone.stages.get(key, 0.0) > half_s for key in BUILD_STAGES[1:])
         for key in BUILD_STAGES[1:]:
             one_s, each_s = alone.stages.get(key, 0.0), most.stages.get(key, 0.0)
             if one_s > 0 and each_s > 0:
-                supply_s, is_most = num_threads / each_s, one_s > 0.5 * whole_s
+                is_most = one_s > half_s
+                # Beside a stage that takes most of the time, what another takes longer in many threads is its wait for
+                # the lock or the cores that the first one has.
+                supply_s = num_threads / (each_s if is_most or not has_most else min(one_s, each_s))
                 found.append(
                     StageResult(
                         key=key,

@@ -306,7 +306,7 @@ class Verdict:
             is_loop = times["dequeue"] * path.samples_s >= _MOSTLY
             return "dequeue" if is_loop or times["dequeue"] * numbers.num_threads > times.get("draw", 0.0) else "draw"
         batch_s, window_s = times.get("batch", 0.0), times.get("wait_window", 0.0)
-        is_waiting = window_s > _MOSTLY * batch_s
+        is_waiting = window_s > _MOSTLY * batch_s or self._is_slowed(path)
         building = {key: times[key] for key in BUILD_STAGES if times.get(key, 0.0) > 0}
         if is_waiting and building:
             if path.build_share < 1 - _IDLE and numbers.data.evenness < _EVEN:
@@ -319,6 +319,11 @@ class Verdict:
         return self._at_work(path, {key: times.get(key, 0.0) for key in _BATCH_STAGES})
 
     # ------------------------------------------------------------------ why
+
+    def _is_slowed(self, path: PathResult) -> bool:
+        """Whether a path loses most of its time inside the step: what builds beside it has the lock or the cores."""
+        busy, building = self.busy_of(path), any(path.stages.get(key, 0.0) > 0 for key in BUILD_STAGES)
+        return building and busy is not None and path.stall < _MOSTLY * (1 - busy)
 
     def _at_work(self, path: PathResult, times: Mapping[str, float]) -> str:
         """Return the stage with most threads in it; UNKNOWN where hardly any is, or all of them could give far more.
