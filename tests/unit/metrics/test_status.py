@@ -156,10 +156,9 @@ def training(data, batch_size=50, **options):
     return loader
 
 
-def test_loaders_are_shown_from_their_first_batch_until_they_are_closed(data, place, top):
+def test_loaders_are_shown_while_they_train_until_they_are_closed(data, place, top):
+    # One that nobody iterates may be shown, by the thread that writes what others tell.
     waiting = stoker.Loader(stoker.Dataset(data), batch_size=50)
-    assert top() == []
-    assert not place.exists()
     with training(data, rank=1, world_size=4):
         _, shown = top()
         assert (shown["pid"], shown["dataset"], shown["rank"], shown["world_size"]) == (os.getpid(), data, 1, 4)
@@ -223,7 +222,7 @@ def test_whoever_writes_first_removes_what_killed_processes_left(train, data, pl
     process = train()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert len(list(place.iterdir())) == 1
+    assert list(place.iterdir())  # two, where it was killed while it wrote
     with training(data):
         (path,) = place.iterdir()
         assert json.loads(path.read_text())["pid"] == os.getpid()
