@@ -163,9 +163,12 @@ class StatusWriter:
         if not is_ours(self.place):
             raise PermissionError(f"{self.place} is not this user's own folder")
         running(self.place)  # which removes what is left over
-        fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".new", dir=self.place)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        return fd, Path(name)
+        while True:
+            fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".new", dir=self.place)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd, Path(name)
+            os.close(fd)  # somebody looked before it was locked, and took it for one that was left
 
 
 class ShownLoader:
@@ -244,7 +247,8 @@ def running(place: Path | None = None, *, now: float | None = None) -> list[Runn
     if place is None or not is_ours(place):
         return []
     now = time.time() if now is None else now
-    paths = sorted(place.glob(f"{_PREFIX}*.json"), key=lambda path: (len(path.name), path.name))
+    # Those that are begun, too: who is killed meanwhile leaves one.
+    paths = sorted(place.glob(f"{_PREFIX}*"), key=lambda path: (len(path.name), path.name))
     return [loader for path in paths for loader in _read(path, now)]
 
 
