@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import sys
@@ -39,17 +38,18 @@ def _folders_in_memory() -> set[Path]:
 
 
 def _is_held(folder: Path) -> bool:
-    """Return whether a process has a folder open that goes with the last one, or it went meanwhile."""
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    """Return whether a process has a folder locked that goes with the last one, or it went meanwhile.
+
+    The system's list tells. To try the lock would keep it from a process that has just made the folder, which would
+    then leave it. Such a one makes it first and locks it then: so it is looked at more than once.
+    """
+    for _ in range(3):
+        try:
+            inode = folder.stat().st_ino
+        except FileNotFoundError:
+            return True
+        if f":{inode} " in Path("/proc/locks").read_text():
+            return True
     return False
 
 
