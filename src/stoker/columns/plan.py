@@ -9,7 +9,6 @@ plan_table       what each column becomes, as rows to print, where a refusal is 
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -235,11 +234,10 @@ def _mask_name(name: str) -> str:
 
 def _nothing_named(name: str, pattern: str, field: Field, names: Sequence[str]) -> str:
     subject = f"field {name!r}" if field.columns is None else f"field {name!r}: columns={pattern!r}"
-    inside = [column for column in names if column.startswith(f"{pattern}.")]
-    alike = inside[:3] or difflib.get_close_matches(pattern, names, n=3, cutoff=0.6)
-    if alike:
-        return f"{subject} names no column; did you mean {' or '.join(map(repr, alike))}?"
-    return f"{subject} names no column; there are {some_of(list(map(repr, names)), 8) or 'none'}"
+    inside = [repr(column) for column in names if column.startswith(f"{pattern}.")]
+    hint = f"did you mean {' or '.join(inside[:3])}?" if inside else near(pattern, names)
+    there = some_of(list(map(repr, names)), 8) or "none"
+    return f"{subject} names no column; {hint or f'there are {there}'}"
 
 
 def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema, numbers: Mapping[str, int]) -> FieldPlan:
