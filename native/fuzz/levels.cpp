@@ -9,15 +9,14 @@ namespace {
 void read_flat(const std::vector<uint8_t>& bytes, int64_t num) {
   const stoker::parquet::Runs runs(bytes.data(), bytes.data() + bytes.size());
   std::vector<uint8_t> valid(static_cast<size_t>(num), 2);
-  stoker::parquet::Runs once = runs, again = runs;
-  const int64_t num_there = stoker::parquet::read_flat_levels(once, num, valid.data());
-  MUST(stoker::parquet::read_flat_levels(again, num, nullptr) == num_there);
+  const int64_t num_there = stoker::parquet::read_flat_levels(runs, num, valid.data());
+  MUST(stoker::parquet::read_flat_levels(runs, num, nullptr) == num_there);
   if (num_there >= 0) MUST(std::count(valid.begin(), valid.end(), 1) == num_there && std::ranges::max(valid) < 2);
 }
 
 void read_lists(const std::vector<uint8_t>& bytes, int64_t num, stoker::parquet::ListLevels levels, size_t split, size_t room) {
   const uint8_t *begin = bytes.data(), *middle = begin + split, *end = begin + bytes.size();
-  stoker::parquet::Runs repetition(begin, middle), definition(middle, end);
+  const stoker::parquet::Runs repetition(begin, middle), definition(middle, end);
   std::vector<int64_t> offsets(room);
   int64_t row = 0, value = 0;
   if (!stoker::parquet::read_list_levels(repetition, definition, num, levels, offsets, row, value)) return;

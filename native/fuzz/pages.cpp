@@ -44,10 +44,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int64_t end = whole.scan(content);
   MUST(end <= static_cast<int64_t>(content.size()));
   if (end < 0 || whole.num_entries() > kMost) return 0;
-  const int64_t num_bytes = whole.plan(0, num_rows);
+  const int64_t num_bytes = whole.plan(0, num_rows, 0);
   if (num_bytes < 0) return 0;
   std::vector<uint8_t> memory(static_cast<size_t>(num_bytes));
-  const bool is_done = whole.decode(memory) && whole.rows(0).rows == num_rows;
+  const bool is_done = whole.decode(memory) && whole.rows().rows == num_rows;
 
   // Read in two pieces and decoded some rows at a time, a column is the same, or wrong in another place.
   const std::span all(content), first = all.first(std::min(split, content.size()));
@@ -60,14 +60,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (num_taken < num_rows) {
     const int64_t num = std::min(at_once, num_rows - num_taken);
     const bool is_last = num == num_rows - num_taken;
-    const int64_t have = memories.empty() ? 0 : parts.rows(0).rows - taken;
+    const int64_t have = memories.empty() ? 0 : parts.rows().rows - taken;
     if (have < num || (is_last && (!is_read || parts.has_pages()))) {
       if (!is_read && !parts.has(taken, num)) {
         is_read = true;
         if (parts.scan(rest) < 0) return 0;
       }
       if (!parts.has_pages()) return 0;
-      const int64_t part_bytes = parts.plan(taken, num);
+      const int64_t part_bytes = parts.plan(taken, num, 0);
       if (part_bytes < 0) return 0;
       memories.emplace_back(static_cast<size_t>(part_bytes));
       if (!parts.decode(memories.back())) return 0;

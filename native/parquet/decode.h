@@ -13,6 +13,7 @@
 
 #include "codecs.h"
 #include "metadata.h"
+#include "values.h"
 
 namespace stoker::parquet {
 
@@ -30,27 +31,6 @@ struct Column {
   bool is_stored_alike() const { return !is_bit && value_bytes == width; }
 };
 
-// Where the values of pages go.
-struct Target {
-  std::span<uint8_t> bytes;    // of the dictionary; of a binary column, of strings that come without one
-  std::span<uint8_t> values;   // one behind the other, of each row of a flat column
-  std::span<uint8_t> valid;    // of each row, whether it has a value: filled once one has none
-  std::span<int64_t> offsets;  // of lists
-};
-
-// How far pages are decoded.
-struct Progress {
-  int64_t rows = 0;
-  int64_t values = 0;  // nulls of a flat column among them
-  int64_t nulls = 0;
-  int64_t dictionary_values = 0;
-  int64_t string_bytes = 0;  // of strings that came without a dictionary
-};
-
-// Decodes a page behind what is decoded already; false where it is not as it should be, or not known.
-bool decode_page(const Page& page, std::span<const uint8_t> stored, Codec codec, const Column& column,
-                 const Target& target, Progress& progress);
-
 // What a footer says of a column chunk.
 struct Promise {
   int64_t num_rows, num_values;
@@ -67,14 +47,15 @@ class ColumnReader {
  public:
   // What was decoded, and where in the memory it begins.
   struct Rows {
-    int64_t rows, values, nulls;
+    int64_t rows, values, nulls;  // values: nulls of a flat column among them
     int64_t indices;  // of a binary column: so many of the first values are indices in the dictionary
     int64_t values_at, valid_at, offsets_at, strings_at, string_bytes;
     // Strings of the dictionary, where it is one of the pages.
     int64_t dictionary_values, dictionary_offsets_at, dictionary_at, dictionary_bytes;
   };
 
-  ColumnReader(const Column& column, Codec codec, const Promise& promise);
+  ColumnReader(const Column& column, Codec codec, const Promise& promise)
+      : column_(column), codec_(codec), promise_(promise), rows_left_(promise.num_rows) {}
 
   // Finds the pages that lie in `content` as a whole, which stays where it is until they are decoded. Returns where the
   // last one ends; -1 where one is not what its checksum or the footer says.
@@ -85,58 +66,50 @@ class ColumnReader {
 
   // Whether the pages found so far are likely to have so many rows, from row `first` of those that are decoded on.
   bool has(int64_t first, int64_t num_rows) const;
+  bool has_pages() const { return !pages_.empty(); }
 
-  // Chooses the pages that are decoded next. Rows before `first` are left behind. Returns how many bytes of memory are
-  // needed; -1 where there are more rows than the footer promises.
-  int64_t plan(int64_t first, int64_t num_rows);
+  // Chooses the pages that are decoded next, behind byte `at` of the memory, a multiple of 64. Rows before `first` are
+  // left behind. Returns where they end in the memory; -1 where there are more rows than the footer promises.
+  int64_t plan(int64_t first, int64_t num_rows, int64_t at);
 
-  // Decodes them into `memory`, of as many bytes; false where one is wrong, or not known. That of the call before may go.
+  // Decodes them; false where one is wrong, or not known. The memory of the call before may go afterwards. Of lists the
+  // last one may go on in the next page: it is left out until that is known.
   bool decode(std::span<uint8_t> memory);
-
-  // What lies in the memory that begins at `base` of another one. Of lists the last one may go on in the next page: it
-  // is left out until that is known.
-  Rows rows(int64_t base) const;
-
-  bool has_pages() const { return next_ < pages_.size(); }
+  const Rows& rows() const { return rows_; }
 
  private:
   struct StoredPage {
     Page page;
     std::span<const uint8_t> stored;
   };
-  struct Bytes {
-    std::unique_ptr<uint8_t[]> data;
-    size_t size = 0;
-    void resize(size_t num) {
-      if (num > size) data.reset(new uint8_t[num]);
-      size = num;
-    }
-    std::span<uint8_t> span() { return {data.get(), size}; }
-  };
 
   size_t stop_for(int64_t first, int64_t num_rows) const;
   void keep_rest(std::span<uint8_t> memory);
-  bool decode_chosen(std::span<uint8_t> memory);
-  bool read_strings_of_dictionary(const StoredPage& page, std::span<uint8_t> memory);
+  bool decode_page(const StoredPage& stored, std::span<uint8_t> memory);
+  bool read_dictionary(const Page& page, const Body& body, std::span<uint8_t> memory);
+  int64_t read_validity(const Runs& levels, int64_t num);
+  bool read_values(const Page& page, int64_t num, Body body, uint8_t* out);
   bool finish(std::span<uint8_t> memory);
-  bool finish_lists(std::span<uint8_t> memory, int64_t num_rows);
-  bool finish_strings(std::span<uint8_t> memory);
 
   Column column_;
   Codec codec_;
   Promise promise_;
-  std::vector<StoredPage> pages_;
-  size_t next_ = 0, stop_ = 0;
+  std::vector<StoredPage> pages_;  // that are not decoded yet
+  size_t stop_ = 0;                // of those that are decoded next
   int64_t num_entries_ = 0, num_bytes_ = 0;
   int64_t rows_left_;  // of the row group, from the first one that is decoded on
-  int64_t first_ = 0;
-  Rows layout_{}, rows_{};
-  Progress progress_;
-  int64_t indices_ = 0;
-  Target target_{};
+  int64_t first_ = 0;  // row from which on they stay
   std::vector<uint8_t> dictionary_;  // of numbers
-  Bytes wide_, valid_;  // values that are not stored alike; of each row whether it has a value, a byte each
-  std::vector<int64_t> offsets_;
+  int64_t num_words_ = 0;            // of any dictionary
+
+  Rows layout_{};  // how much there is room for, and where
+  Rows rows_{};
+  // What is decoded and may go on: the last list among it, and rows that nobody has taken.
+  int64_t num_rows_ = 0, num_values_ = 0, num_nulls_ = 0, num_indices_ = 0, num_string_bytes_ = 0;
+  std::span<uint8_t> values_, strings_;
+  std::unique_ptr<uint8_t[]> wide_;  // values that are not stored alike
+  std::vector<uint8_t> valid_;       // of each row whether it has a value, once one has none
+  std::vector<int64_t> offsets_;     // of lists
 };
 
 }  // namespace stoker::parquet

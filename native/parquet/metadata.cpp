@@ -13,96 +13,86 @@ using Field = ThriftReader::Field;
 constexpr size_t kMostPages = 1 << 22;
 constexpr int64_t kMostNumber = 0x7FFFFFFF;
 
-// The fields of a PageHeader that describe pages of each kind. Each is the kind and five.
-constexpr int64_t kDataHeader = 5, kDictionaryHeader = 7, kDataHeaderV2 = 8;
-
-// Notes which of the first fields of a struct, all numbers of 32 bits, were there: those that the format requires. What
-// lacks one is no header to pyarrow.
-struct Required {
-  int64_t num;
-  uint64_t seen = 0;
-
-  void see(const Field& field) {
-    if (field.type == kI32 && field.number >= 1 && field.number <= num) seen |= uint64_t{1} << (field.number - 1);
-  }
-  bool are_there() const { return seen == (uint64_t{1} << num) - 1; }
+// A field of a struct that is a number, or something binary of which the length is wanted, and where that goes.
+template <typename T>
+struct Wanted {
+  int64_t number;
+  uint8_t type;
+  int64_t T::*to;
 };
 
-// Reads a DataPageHeader or a DictionaryPageHeader; false where it has levels as nobody has written them for years.
-bool read_inner_header(ThriftReader& in, bool has_levels, Page& page) {
-  Required required{has_levels ? 4 : 2};
-  bool is_known = true;
+// Reads a struct: the numbers that are wanted, `other` all else. Returns a bit for each wanted field that was there.
+template <typename T, size_t N, typename Other>
+uint64_t read_struct(ThriftReader& in, const Wanted<T> (&wanted)[N], T& target, Other other) {
+  uint64_t seen = 0;
   for (Field field; in.next(field);) {
-    required.see(field);
-    if (field.is(1, kI32))
-      page.num_entries = in.zigzag();
-    else if (field.is(2, kI32))
-      page.encoding = in.zigzag();
-    else if (has_levels && (field.is(3, kI32) || field.is(4, kI32)))
-      is_known &= in.zigzag() == kRle;
-    else
-      in.skip(field.type);
+    const auto found = std::ranges::find_if(wanted, [&](const auto& one) { return field.is(one.number, one.type); });
+    if (found == std::end(wanted)) {
+      other(field);
+      continue;
+    }
+    target.*found->to = field.type == kBinary ? in.binary() : in.zigzag();
+    seen |= uint64_t{1} << (found - wanted);
   }
-  return is_known && required.are_there();
+  return seen;
 }
 
-bool read_inner_header_v2(ThriftReader& in, Page& page) {
-  Required required{6};
+// Whether the first fields that are wanted were there, which the format requires: what lacks one is no header to pyarrow.
+constexpr bool has_first(uint64_t seen, int num) { return (~seen & ((uint64_t{1} << num) - 1)) == 0; }
+
+struct Header : Page {
+  int64_t definition_encoding = kRle, repetition_encoding = kRle;
+  int64_t num_nulls = 0, num_rows = 0;  // which nobody needs, and which may not lie
+};
+
+using HeaderField = Wanted<Header>;
+constexpr HeaderField kPageHeader[] = {
+    {1, kI32, &Header::kind}, {2, kI32, &Header::plain_bytes}, {3, kI32, &Header::stored_bytes}, {4, kI32, &Header::checksum}};
+constexpr HeaderField kDictionaryHeader[] = {{1, kI32, &Header::num_entries}, {2, kI32, &Header::encoding}};
+constexpr HeaderField kDataHeader[] = {{1, kI32, &Header::num_entries},
+                                       {2, kI32, &Header::encoding},
+                                       {3, kI32, &Header::definition_encoding},
+                                       {4, kI32, &Header::repetition_encoding}};
+constexpr HeaderField kDataHeaderV2[] = {{1, kI32, &Header::num_entries},      {2, kI32, &Header::num_nulls},
+                                         {3, kI32, &Header::num_rows},         {4, kI32, &Header::encoding},
+                                         {5, kI32, &Header::definition_bytes}, {6, kI32, &Header::repetition_bytes}};
+
+Page read_header(ThriftReader& in) {
+  Header page;
+  int64_t described = 0;  // the kinds of page that the header describes, together
   bool is_known = true;
-  for (Field field; in.next(field);) {
-    required.see(field);
-    if (field.is(1, kI32)) {
-      page.num_entries = in.zigzag();
-    } else if (field.is(2, kI32) || field.is(3, kI32)) {  // nulls and rows, which nobody needs, and which may not lie
-      const int64_t num = in.zigzag();
-      is_known &= num >= 0 && num <= kMostNumber;
-    } else if (field.is(4, kI32)) {
-      page.encoding = in.zigzag();
-    } else if (field.is(5, kI32)) {
-      page.definition_bytes = in.zigzag();
-    } else if (field.is(6, kI32)) {
-      page.repetition_bytes = in.zigzag();
+  const auto skip = [&](const Field& field) { in.skip(field.type); };
+  const uint64_t seen = read_struct(in, kPageHeader, page, [&](const Field& field) {
+    if (field.is(5, kStruct)) {
+      is_known &= has_first(read_struct(in, kDataHeader, page, skip), 4);
+    } else if (field.is(7, kStruct)) {
+      is_known &= has_first(read_struct(in, kDictionaryHeader, page, skip), 2);
+    } else if (field.is(8, kStruct)) {
+      const uint64_t inner = read_struct(in, kDataHeaderV2, page, [&](const Field& one) {
+        if (one.is(7, kFalse)) page.is_packed = false;
+        in.skip(one.type);
+      });
+      is_known &= has_first(inner, 6);
     } else {
-      if (field.is(7, kFalse)) page.is_packed = false;
-      in.skip(field.type);
+      return in.skip(field.type);
     }
-  }
-  return is_known && required.are_there();
+    described += field.number;
+  });
+  if (seen >> 3 & 1) page.checksum &= 0xFFFFFFFF;
+  for (const int64_t num : {page.num_nulls, page.num_rows}) is_known &= 0 <= num && num <= kMostNumber;
+  // Levels in another encoding nobody has written for years.
+  is_known &= page.definition_encoding == kRle && page.repetition_encoding == kRle;
+  if (!is_known || !has_first(seen, 3) || page.kind != described - 5) page.kind = kUnknownPage;
+  page.at = static_cast<int64_t>(in.at());
+  return page;
 }
 
-void read_header(ThriftReader& in, Page& page) {
-  page = {};
-  Required required{3};
-  bool is_known = true;
-  int64_t inner = 0;
-  for (Field field; in.next(field);) {
-    required.see(field);
-    if (field.is(1, kI32)) {
-      page.kind = in.zigzag();
-    } else if (field.is(2, kI32)) {
-      page.plain_bytes = in.zigzag();
-    } else if (field.is(3, kI32)) {
-      page.stored_bytes = in.zigzag();
-    } else if (field.is(4, kI32)) {
-      page.checksum = in.zigzag() & 0xFFFFFFFF;
-    } else if (field.is(kDataHeader, kStruct) || field.is(kDictionaryHeader, kStruct)) {
-      inner += field.number;
-      is_known &= read_inner_header(in, field.number == kDataHeader, page);
-    } else if (field.is(kDataHeaderV2, kStruct)) {
-      inner += field.number;
-      is_known &= read_inner_header_v2(in, page);
-    } else {
-      in.skip(field.type);
-    }
-  }
-  if (!is_known || !required.are_there() || page.kind != inner - 5) page.kind = kUnknownPage;
-}
+bool is_size(int64_t number) { return 0 <= number && number <= kMostNumber; }
 
 // Whether what a header says can be true of a page before which so many bytes lie.
 bool is_sound(const Page& page, int64_t num_left) {
-  for (int64_t number : {page.stored_bytes, page.plain_bytes, page.num_entries, page.definition_bytes,
-                         page.repetition_bytes})
-    if (number < 0 || number > kMostNumber) return false;
+  for (const int64_t number : {page.stored_bytes, page.plain_bytes, page.num_entries, page.definition_bytes, page.repetition_bytes})
+    if (!is_size(number)) return false;
   const int64_t levels = page.level_bytes();
   if (is_inflated(page)) return false;
   if (page.stored_bytes > num_left || levels > page.stored_bytes || levels > page.plain_bytes) return false;
@@ -110,35 +100,14 @@ bool is_sound(const Page& page, int64_t num_left) {
   return page.kind != kDictionary || page.num_entries <= page.plain_bytes;
 }
 
-bool is_varint(uint8_t type) { return type == kI16 || type == kI32 || type == kI64; }
-
-void read_statistics(ThriftReader& in, ChunkNumbers& chunk) {
-  for (Field field; in.next(field);) {
-    if (field.is(3, kI64))
-      chunk.null_count = in.zigzag();
-    else if (field.is(5, kBinary))
-      chunk.max_bytes = in.binary();
-    else if (field.is(6, kBinary))
-      chunk.min_bytes = in.binary();
-    else
-      in.skip(field.type);
-  }
-}
-
-void read_size_statistics(ThriftReader& in, ChunkNumbers& chunk) {
-  for (Field field; in.next(field);) {
-    if (field.number == 1 && is_varint(field.type)) {
-      chunk.unencoded_bytes = in.zigzag();
-      continue;
-    }
-    if (field.type == kList && (field.number == 2 || field.number == 3)) {
-      ThriftReader ahead = in;
-      const int64_t count = static_cast<int64_t>(ahead.elements().count);
-      (field.number == 2 ? chunk.num_repetition_levels : chunk.num_definition_levels) = count;
-    }
-    in.skip(field.type);
-  }
-}
+using Chunk = ChunkNumbers;
+constexpr Wanted<Chunk> kStatistics[] = {{3, kI64, &Chunk::null_count}, {5, kBinary, &Chunk::max_bytes}, {6, kBinary, &Chunk::min_bytes}};
+constexpr Wanted<Chunk> kSizes[] = {{1, kI64, &Chunk::unencoded_bytes}, {1, kI32, &Chunk::unencoded_bytes}, {1, kI16, &Chunk::unencoded_bytes}};
+constexpr Wanted<Chunk> kMetadata[] = {
+    {1, kI32, &Chunk::type},        {4, kI32, &Chunk::codec},        {5, kI64, &Chunk::num_values},
+    {6, kI64, &Chunk::uncompressed_bytes}, {7, kI64, &Chunk::compressed_bytes},
+    {9, kI64, &Chunk::data_offset}, {11, kI64, &Chunk::dictionary_offset}};
+constexpr Wanted<GroupNumbers> kGroup[] = {{2, kI64, &GroupNumbers::total_bytes}, {3, kI64, &GroupNumbers::num_rows}};
 
 int64_t read_encodings(ThriftReader& in) {
   const auto [count, type] = in.elements();
@@ -151,34 +120,26 @@ int64_t read_encodings(ThriftReader& in) {
   return static_cast<int64_t>(found);
 }
 
-void read_column_metadata(ThriftReader& in, ChunkNumbers& chunk) {
-  for (Field field; in.next(field);) {
-    if (field.is(1, kI32))
-      chunk.type = in.zigzag();
-    else if (field.is(2, kList))
+void read_column_metadata(ThriftReader& in, Chunk& chunk) {
+  read_struct(in, kMetadata, chunk, [&](const Field& field) {
+    if (field.is(2, kList)) {
       chunk.encodings = read_encodings(in);
-    else if (field.is(4, kI32))
-      chunk.codec = in.zigzag();
-    else if (field.is(5, kI64))
-      chunk.num_values = in.zigzag();
-    else if (field.is(6, kI64))
-      chunk.uncompressed_bytes = in.zigzag();
-    else if (field.is(7, kI64))
-      chunk.compressed_bytes = in.zigzag();
-    else if (field.is(9, kI64))
-      chunk.data_offset = in.zigzag();
-    else if (field.is(11, kI64))
-      chunk.dictionary_offset = in.zigzag();
-    else if (field.is(12, kStruct))
-      read_statistics(in, chunk);
-    else if (field.is(16, kStruct))
-      read_size_statistics(in, chunk);
-    else
+    } else if (field.is(12, kStruct)) {
+      read_struct(in, kStatistics, chunk, [&](const Field& one) { in.skip(one.type); });
+    } else if (field.is(16, kStruct)) {
+      read_struct(in, kSizes, chunk, [&](const Field& one) {
+        ThriftReader ahead = in;
+        if (one.is(2, kList)) chunk.num_repetition_levels = static_cast<int64_t>(ahead.elements().count);
+        if (one.is(3, kList)) chunk.num_definition_levels = static_cast<int64_t>(ahead.elements().count);
+        in.skip(one.type);
+      });
+    } else {
       in.skip(field.type);
-  }
+    }
+  });
 }
 
-void read_column_chunk(ThriftReader& in, ChunkNumbers& chunk) {
+void read_column_chunk(ThriftReader& in, Chunk& chunk) {
   chunk = {-1, -1, -1, -1, -1, -1, 0, -1, -1, 0, -1, -1, -1, -1, -1, -1};
   for (Field field; in.next(field);) {
     if (field.is(3, kStruct)) {
@@ -191,30 +152,12 @@ void read_column_chunk(ThriftReader& in, ChunkNumbers& chunk) {
   }
 }
 
-void read_row_group(ThriftReader& in, GroupNumbers& group, std::span<ChunkNumbers> chunks) {
-  for (Field field; in.next(field);) {
-    if (field.is(1, kList)) {
-      const auto [count, type] = in.elements();
-      if (count != chunks.size() || (count && type != kStruct)) return in.fail();
-      for (ChunkNumbers& chunk : chunks) read_column_chunk(in, chunk);
-    } else if (field.is(2, kI64)) {
-      group.total_bytes = in.zigzag();
-    } else if (field.is(3, kI64)) {
-      group.num_rows = in.zigzag();
-    } else {
-      in.skip(field.type);
-    }
-  }
-}
-
 }  // namespace
 
 bool read_page_header(std::span<const uint8_t> content, Page& page) {
   ThriftReader in(content);
-  read_header(in, page);
-  page.at = static_cast<int64_t>(in.at());
-  return !in.failed() && std::min(page.definition_bytes, page.repetition_bytes) >= 0 &&
-         std::max(page.definition_bytes, page.repetition_bytes) <= kMostNumber;
+  page = read_header(in);
+  return !in.failed() && is_size(page.definition_bytes) && is_size(page.repetition_bytes);
 }
 
 int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {
@@ -222,9 +165,7 @@ int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {
   int64_t at = 0;
   while (at < end && pages.size() < kMostPages) {
     ThriftReader in(content, static_cast<size_t>(at));
-    Page page;
-    read_header(in, page);
-    page.at = static_cast<int64_t>(in.at());
+    const Page page = read_header(in);
     if (in.failed() || !is_sound(page, end - page.at)) break;
     pages.push_back(page);
     at = page.at + page.stored_bytes;
@@ -235,16 +176,23 @@ int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {
 bool read_footer(std::span<const uint8_t> bytes, std::span<GroupNumbers> groups, std::span<ChunkNumbers> chunks) {
   ThriftReader in(bytes);
   const size_t num_columns = groups.empty() ? 0 : chunks.size() / groups.size();
+  // Reads the head of a list of structs; the reader fails where there are not as many as are expected.
+  const auto begin_list = [&](size_t expected) {
+    const auto [count, type] = in.elements();
+    if (count != expected || (count && type != kStruct)) in.fail();
+  };
   for (Field field; in.next(field);) {
     if (!field.is(4, kList)) {
       in.skip(field.type);
       continue;
     }
-    const auto [count, type] = in.elements();
-    if (count != groups.size() || (count && type != kStruct)) return false;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      read_row_group(in, groups[g], chunks.subspan(g * num_columns, num_columns));
-      if (in.failed()) return false;
+    begin_list(groups.size());
+    for (size_t g = 0; g < groups.size() && !in.failed(); ++g) {
+      read_struct(in, kGroup, groups[g], [&](const Field& one) {
+        if (!one.is(1, kList)) return in.skip(one.type);
+        begin_list(num_columns);
+        for (size_t i = 0; i < num_columns && !in.failed(); ++i) read_column_chunk(in, chunks[g * num_columns + i]);
+      });
     }
   }
   return !in.failed();

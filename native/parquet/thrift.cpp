@@ -11,23 +11,9 @@ constexpr int kMostDepth = 30;
 void ThriftReader::skip_nested(uint8_t type, int depth) {
   if (depth > kMostDepth) return fail();
   switch (type) {
-    case kTrue:
-    case kFalse:
-      return;
-    case kByte:
-      return advance(1);
-    case kI16:
-    case kI32:
-    case kI64:
-      varint();
-      return;
-    case kDouble:
-      return advance(8);
-    case kUuid:
-      return advance(16);
-    case kBinary:
-      binary();
-      return;
+    case kByte: return advance(1);
+    case kDouble: return advance(8);
+    case kUuid: return advance(16);
     case kList:
     case kSet: {
       const Elements head = elements();
@@ -39,10 +25,9 @@ void ThriftReader::skip_nested(uint8_t type, int depth) {
       return skip_elements(count, {static_cast<uint8_t>(types >> 4), static_cast<uint8_t>(types & 15)}, depth + 1);
     }
     case kStruct:
-      for (Field field; next(field);) skip_nested(field.type, depth + 1);
+      for (Field field; next(field);) skip(field.type, depth + 1);
       return;
-    default:
-      fail();
+    default: fail();
   }
 }
 
@@ -52,7 +37,7 @@ void ThriftReader::skip_elements(uint64_t count, std::initializer_list<uint8_t> 
   for (uint64_t i = 0; i < count && !failed_; ++i)
     for (const uint8_t type : types) {
       if (type == kStop) fail();
-      skip_nested(type == kTrue || type == kFalse ? uint8_t{kByte} : type, depth);  // a byte in a list, and none as a field
+      skip(type == kTrue || type == kFalse ? uint8_t{kByte} : type, depth);  // a byte in a list, and none as a field
     }
 }
 

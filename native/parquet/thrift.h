@@ -13,20 +13,7 @@
 namespace stoker::parquet {
 
 enum ThriftType : uint8_t {
-  kStop = 0,
-  kTrue = 1,
-  kFalse = 2,
-  kByte = 3,
-  kI16 = 4,
-  kI32 = 5,
-  kI64 = 6,
-  kDouble = 7,
-  kBinary = 8,
-  kList = 9,
-  kSet = 10,
-  kMap = 11,
-  kStruct = 12,
-  kUuid = 13,
+  kStop, kTrue, kFalse, kByte, kI16, kI32, kI64, kDouble, kBinary, kList, kSet, kMap, kStruct, kUuid
 };
 
 class ThriftReader {
@@ -99,14 +86,14 @@ class ThriftReader {
     return {count, static_cast<uint8_t>(byte & 15)};
   }
 
-  // Passes a value, whatever is in it.
-  void skip(uint8_t type) {
+  // Passes a value, whatever is in it; so deep in others.
+  void skip(uint8_t type, int depth = 0) {
     if (type == kI16 || type == kI32 || type == kI64)
       varint();
     else if (type == kBinary)
       binary();
     else if (type != kTrue && type != kFalse)
-      skip_nested(type, 0);
+      skip_nested(type, depth);
   }
 
  private:

@@ -137,8 +137,7 @@ STOKER_INLINE void spread_numbers(uint8_t* values, int64_t left, int64_t there, 
 }  // namespace
 
 STOKER_VERSIONS
-int64_t read_flat_levels(Runs& definition, int64_t num, uint8_t* valid) {
-  Runs runs = definition;
+int64_t read_flat_levels(Runs runs, int64_t num, uint8_t* valid) {
   int64_t num_there = 0;
   while (num > 0) {
     if (runs.left == 0 && !runs.begin_next(1)) return -1;
@@ -174,12 +173,11 @@ int64_t read_flat_levels(Runs& definition, int64_t num, uint8_t* valid) {
     if (valid) valid += n;
     num -= n;
   }
-  definition = runs;
   return num_there;
 }
 
 STOKER_VERSIONS
-bool read_list_levels(Runs& repetition, Runs& definition, int64_t num, ListLevels of, std::span<int64_t> offsets,
+bool read_list_levels(Runs repetition, Runs definition, int64_t num, ListLevels of, std::span<int64_t> offsets,
                       int64_t& num_rows, int64_t& num_values) {
   const int width = of.full > 1 ? 2 : 1;
   const int64_t last = static_cast<int64_t>(offsets.size()) - 1;

@@ -65,7 +65,7 @@ struct Runs {
 
 // Counts how many of `num` rows have a value, from levels of one bit, and says so of each in `valid` where that is not
 // empty; -1 where levels are cut short.
-int64_t read_flat_levels(Runs& definition, int64_t num, uint8_t* valid);
+int64_t read_flat_levels(Runs definition, int64_t num, uint8_t* valid);
 
 // What the levels of lists say: definition levels of a value and of an empty list (-1 where there is none).
 struct ListLevels {
@@ -74,7 +74,7 @@ struct ListLevels {
 
 // Reads the levels of `num` entries, each a value or an empty list: fills `offsets` from `row` on, where lists begin,
 // and counts rows and values. False where levels are cut short, a value or list is null, or lists are too many.
-bool read_list_levels(Runs& repetition, Runs& definition, int64_t num, ListLevels levels, std::span<int64_t> offsets,
+bool read_list_levels(Runs repetition, Runs definition, int64_t num, ListLevels levels, std::span<int64_t> offsets,
                       int64_t& row, int64_t& value);
 
 // Bytes of a page, of which some more may be read than are its own.

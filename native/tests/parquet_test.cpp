@@ -71,39 +71,33 @@ Bytes repeated(uint32_t number, uint64_t count, int width) {
 Bytes behind_length(const Bytes& bytes) { return joined({bytes_of<uint32_t>({static_cast<uint32_t>(bytes.size())}), bytes}); }
 
 struct Decoded {
-  Bytes bytes, values, valid;
-  std::vector<int64_t> offsets;
-  Progress progress;
+  Bytes memory;
+  ColumnReader::Rows rows{};
   bool is_done = false;
 };
 
 // Decodes a column chunk into memory that is exactly as large as its headers say.
 Decoded decoded(const Bytes& content, const Column& column, size_t num_rows, Codec codec = Codec::kUncompressed) {
   const Bytes exact(content);
-  std::vector<Page> pages;
-  const int64_t end = scan_pages(exact, pages);
-  int64_t num_entries = 0, num_bytes = 0;
-  for (const Page& page : pages) num_entries += page.num_entries, num_bytes += page.plain_bytes;
+  ColumnReader reader(column, codec, {static_cast<int64_t>(num_rows), 1 << 16, 1 << 20, 1 << 16});
   Decoded out;
-  if (end != static_cast<int64_t>(exact.size()) || num_entries > 1 << 16 || num_bytes > 1 << 20) return out;
-  out.bytes.resize(static_cast<size_t>(num_bytes));
-  out.values.resize(static_cast<size_t>(num_entries * column.width));
-  out.valid.resize(column.has_nulls() ? num_rows : 0);
-  out.offsets.resize(column.is_list ? num_rows + 1 : 0);
-  const Target target{out.bytes, out.values, out.valid, out.offsets};
-  out.is_done = std::ranges::all_of(pages, [&](const Page& page) {
-    const auto stored = std::span(exact).subspan(static_cast<size_t>(page.at), static_cast<size_t>(page.stored_bytes));
-    return decode_page(page, stored, codec, column, target, out.progress);
-  });
+  if (reader.scan(exact) != static_cast<int64_t>(exact.size())) return out;
+  const int64_t num_bytes = reader.plan(0, static_cast<int64_t>(num_rows), 0);
+  if (num_bytes < 0) return out;
+  out.memory.resize(static_cast<size_t>(num_bytes));
+  out.is_done = reader.decode(out.memory);
+  out.rows = reader.rows();
   return out;
 }
 
 template <typename T>
-std::vector<T> values_of(const Decoded& found) {
-  std::vector<T> values(static_cast<size_t>(found.progress.values));
-  std::copy_n(found.values.data(), values.size() * sizeof(T), reinterpret_cast<uint8_t*>(values.data()));
+std::vector<T> numbers_at(const Decoded& found, int64_t at, int64_t num) {
+  std::vector<T> values(static_cast<size_t>(num));
+  std::copy_n(found.memory.data() + at, values.size() * sizeof(T), reinterpret_cast<uint8_t*>(values.data()));
   return values;
 }
+
+std::vector<int32_t> values_of(const Decoded& found) { return numbers_at<int32_t>(found, found.rows.values_at, found.rows.values); }
 
 constexpr Column kNumbers{4, 0, -1, false, false, false, 4, false, -1},
     kNullable{4, 1, -1, false, false, false, 4, false, -1}, kLists{4, 3, 1, true, false, false, 4, false, -1},
@@ -143,24 +137,22 @@ TEST("values of plain pages, dictionaries, streams and bits are laid one behind 
   auto found = [&](size_t i) { return decoded(all[i].content, all[i].column, all[i].num_rows); };
   for (size_t i = 0; i < all.size(); ++i) {
     CHECK(found(i).is_done);
-    CHECK_EQUAL(found(i).progress.rows, static_cast<int64_t>(all[i].num_rows));
+    CHECK_EQUAL(found(i).rows.rows, static_cast<int64_t>(all[i].num_rows));
   }
-  CHECK(values_of<int32_t>(found(0)) == std::vector<int32_t>({1, 2, 3}));
-  CHECK(values_of<int32_t>(found(1)) == std::vector<int32_t>({7, 8, 9, 7, 8, 9, 9, 9, 8, 8, 8, 8}));
-  CHECK(values_of<int32_t>(found(2)) == std::vector<int32_t>({1, 2, 3, 0, 4, 5, 0, 6}));
-  CHECK(found(2).valid == Bytes({1, 1, 1, 0, 1, 1, 0, 1}));
-  CHECK_EQUAL(found(2).progress.nulls, 2);
+  CHECK(values_of(found(0)) == std::vector<int32_t>({1, 2, 3}));
+  CHECK(values_of(found(1)) == std::vector<int32_t>({7, 8, 9, 7, 8, 9, 9, 9, 8, 8, 8, 8}));
+  CHECK(values_of(found(2)) == std::vector<int32_t>({1, 2, 3, 0, 4, 5, 0, 6}));
+  CHECK_EQUAL(found(2).memory[static_cast<size_t>(found(2).rows.valid_at)], 0b10110111);
+  CHECK_EQUAL(found(2).rows.nulls, 2);
   const Decoded wide = found(3), strings = found(8);
-  CHECK_EQUAL(std::count(wide.values.begin(), wide.values.end(), 'x'), 18);
-  CHECK(values_of<int32_t>(found(4)) == std::vector<int32_t>({1, 2}));
-  CHECK(values_of<uint8_t>(found(5)) == Bytes({1, 0, 0, 0, 1, 1, 0, 1, 1, 1}));
-  CHECK(values_of<uint8_t>(found(6)) == Bytes(10, 1));
-  CHECK(values_of<int32_t>(found(7)) == std::vector<int32_t>({1, 2, 3, 4, 5}));
-  CHECK_EQUAL(found(7).offsets[0], 0);
-  CHECK_EQUAL(found(7).offsets[1], 2);
-  CHECK_EQUAL(found(7).offsets[2], 2);
-  CHECK(values_of<int32_t>(strings) == std::vector<int32_t>({2, 0, 1}));
-  CHECK_EQUAL(std::string(strings.bytes.begin(), strings.bytes.begin() + 3), "abc");
+  CHECK_EQUAL(std::count(wide.memory.begin(), wide.memory.end(), 'x'), 18);
+  CHECK(values_of(found(4)) == std::vector<int32_t>({1, 2}));
+  CHECK(numbers_at<uint8_t>(found(5), 0, 2) == Bytes({0b10110001, 0b11}));
+  CHECK(numbers_at<uint8_t>(found(6), 0, 2) == Bytes({0xFF, 0b11}));
+  CHECK(values_of(found(7)) == std::vector<int32_t>({1, 2, 3, 4, 5}));
+  CHECK(numbers_at<int32_t>(found(7), found(7).rows.offsets_at, 4) == std::vector<int32_t>({0, 2, 2, 5}));
+  CHECK(numbers_at<int32_t>(strings, strings.rows.offsets_at, 4) == std::vector<int32_t>({0, 2, 2, 3}));
+  CHECK(numbers_at<char>(strings, strings.rows.strings_at, 3) == std::vector<char>({'a', 'b', 'c'}));
 }
 
 TEST("a damaged column chunk is decoded or given back, and nothing outside of its memory is touched") {
@@ -223,23 +215,23 @@ TEST("a column chunk is read some rows at a time, and what is wrong in it is ref
   const Bytes content = joined({page, page}), wrong = page_of(kData, 3, 99, bytes_of<int32_t>({1, 2, 3}));
   ColumnReader reader(kNumbers, Codec::kUncompressed, {6, 6, 100, 100});
   CHECK_EQUAL(reader.scan(page), static_cast<int64_t>(page.size()));
-  Bytes first(static_cast<size_t>(reader.plan(0, 2)));
+  Bytes first(static_cast<size_t>(reader.plan(0, 2, 64)));
   CHECK(reader.decode(first));
-  CHECK_EQUAL(reader.rows(64).rows, 3);
-  CHECK_EQUAL(reader.rows(64).values_at, 64);
+  CHECK_EQUAL(reader.rows().rows, 3);
+  CHECK_EQUAL(reader.rows().values_at, 64);
   CHECK(!reader.has(2, 4));
   CHECK_EQUAL(reader.scan(page), static_cast<int64_t>(page.size()));
   CHECK_EQUAL(reader.num_entries(), 6);
-  Bytes second(static_cast<size_t>(reader.plan(2, 4)));
+  Bytes second(static_cast<size_t>(reader.plan(2, 4, 0)));
   CHECK(reader.decode(second));
-  CHECK_EQUAL(reader.rows(0).rows, 4);
+  CHECK_EQUAL(reader.rows().rows, 4);
   CHECK(Bytes(second.begin(), second.begin() + 16) == bytes_of<int32_t>({3, 1, 2, 3}));
   ColumnReader damaged(kNumbers, Codec::kUncompressed, {3, 3, 100, 100}), few(kNumbers, Codec::kUncompressed, {2, 3, 100, 100});
   damaged.scan(wrong);
-  Bytes memory(static_cast<size_t>(damaged.plan(0, 3)));
+  Bytes memory(static_cast<size_t>(damaged.plan(0, 3, 0)));
   CHECK(!damaged.decode(memory));
   few.scan(page);
-  CHECK_EQUAL(few.plan(0, 2), -1);  // more rows than the footer promises
+  CHECK_EQUAL(few.plan(0, 2, 0), -1);  // more rows than the footer promises
   CHECK_EQUAL(ColumnReader(kNumbers, Codec::kUncompressed, {3, 3, 4, 100}).scan(page), -1);
   CHECK_EQUAL(ColumnReader(kNumbers, Codec::kUncompressed, {3, 3, 100, 2}).scan(page), -1);
 }

@@ -31,9 +31,10 @@ class ColumnReader:
     def has(self, first: int, num_rows: int) -> bool:
         """Whether the pages found are likely to have the next rows."""
 
-    def plan(self, first: int, num_rows: int) -> int:
+    def plan(self, first: int, num_rows: int, at: int) -> int:
         """
-        Choose the pages of the next rows; return the bytes of memory they take, -1 where they are too many.
+        Choose the pages of the next rows, to be decoded behind byte `at` of the memory; return where they end
+        there, -1 where the rows are too many.
         """
 
     @property
@@ -84,7 +85,7 @@ class DecodedRows:
     @property
     def dictionary_bytes(self) -> int: ...
 
-def decode_columns(readers: Sequence[ColumnReader], sizes: Sequence[int], memory: numpy.typing.NDArray[numpy.uint8]) -> list[DecodedRows | None]:
+def decode_columns(readers: Sequence[ColumnReader], memory: numpy.typing.NDArray[numpy.uint8]) -> list[DecodedRows | None]:
     """
     Decode the pages that were planned, all columns in one call; None for each of which one is wrong.
     """

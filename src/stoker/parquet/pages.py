@@ -176,18 +176,18 @@ class NativeColumns:
         """Decode until so many rows of some columns are there, or pyarrow is to decode them."""
         while short := [column for column in columns if column.is_short(num_rows)]:
             contents = self._read_together(short, num_rows)
-            sizes: list[int] = []
+            planned, end = list[_ColumnChunk](), 0
             for column, content in zip(short, contents, strict=True):
                 column.read(num_rows, content)
-                sizes.append(-1 if column.is_given_up else column.plan(num_rows))
-            pairs = [(column, size) for column, size in zip(short, sizes, strict=True) if size >= 0]
-            if not pairs:
-                continue
-            sizes = [size for _, size in pairs]
-            memory = pa.allocate_buffer(sum(sizes))
-            found = decode_columns([column.reader for column, _ in pairs], sizes, np.frombuffer(memory, np.uint8))
-            for (column, _), rows in zip(pairs, found, strict=True):
-                column.keep(memory, rows)
+                stop = column.plan(num_rows, end)
+                if stop >= 0:
+                    planned.append(column)
+                    end = stop
+            if planned:
+                memory = pa.allocate_buffer(end)
+                found = decode_columns([column.reader for column in planned], np.frombuffer(memory, np.uint8))
+                for column, rows in zip(planned, found, strict=True):
+                    column.keep(memory, rows)
 
     def _read_together(self, columns: Sequence[_ColumnChunk], num_rows: int) -> Iterable[npt.NDArray[np.uint8] | None]:
         """Return column chunks that lie one behind the other by one read; None of each, where they do not."""
@@ -285,12 +285,15 @@ class _ColumnChunk:
             )
         self.is_given_up = not reader.has_pages or (is_over and len(self._rest) > 0)
 
-    def plan(self, num_rows: int) -> int:
-        """Return how much memory the next rows take, and let go of those before."""
+    def plan(self, num_rows: int, at: int) -> int:
+        """Return where the next rows end in memory, if they begin at a byte of it, and let go of those before.
+
+        -1 where pyarrow is to decode them.
+        """
         self._ready, self._num_ready = [], 0
-        size = self.reader.plan(self._num_taken, num_rows)
-        self.is_given_up = size < 0
-        return size
+        end = -1 if self.is_given_up else self.reader.plan(self._num_taken, num_rows, at)
+        self.is_given_up = end < 0
+        return end
 
     def keep(self, memory: pa.Buffer, rows: DecodedRows | None) -> None:
         """Take what was decoded; None where something was wrong."""
