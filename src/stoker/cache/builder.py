@@ -30,7 +30,7 @@ from stoker.errors import (
     without_secrets,
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
-from stoker.metrics.stages import OnStage, ignore_stage, timed
+from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import one_by_one
 from stoker.storage.failures import is_of_surroundings
 
@@ -73,7 +73,7 @@ class Builder:
         catalogue: Catalogue,
         store: Store,
         *,
-        on_stage: OnStage = ignore_stage,
+        on_stage: Stages = NO_STAGES,
         num_computing: int | None = None,
         num_processes: int | None = None,
         substitutes: bool = False,
@@ -313,7 +313,7 @@ class Builder:
         """Return the fields of fragment j, and the spec that they fit."""
         fragment = self.catalogue.fragments[j]
         columns = self._transformed(table, str(fragment))
-        with noted("converting", fragment), timed(self._on_stage, "convert", self.catalogue.sizes.of(table)):
+        with noted("converting", fragment), self._on_stage.span("convert", self.catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = plan_spec(columns.schema, self._dataset.fields, self._dataset.deduplicate)
@@ -322,7 +322,7 @@ class Builder:
     def _transformed(self, table: pa.Table, where: str) -> pa.Table:
         if self._dataset.transform is None:
             return table
-        with noted("transforming", where), timed(self._on_stage, "transform", self.catalogue.sizes.of(table)):
+        with noted("transforming", where), self._on_stage.span("transform", self.catalogue.sizes.of(table)):
             columns: Columns = (self._call if self._processes is None else self._processes)(table, where)
         with noted("transforming", where):
             result = as_table(columns, where=where)

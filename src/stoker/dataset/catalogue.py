@@ -22,7 +22,7 @@ from stoker.dataset.survey import Cut, Survey
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
-from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
@@ -233,7 +233,7 @@ class Catalogue(RowReader):
         self,
         i: int,
         *,
-        on_stage: OnStage = ignore_stage,
+        on_stage: Stages = NO_STAGES,
         on_fetched: Callable[[], object] | None = None,
         coded: Collection[str] = (),
         share_out: ShareOut = one_by_one,
@@ -245,8 +245,7 @@ class Catalogue(RowReader):
 
         Args:
             i: Number of a fragment.
-            on_stage: Called with a stage ("fetch", "decode"), its start and stop in ns of `time.perf_counter_ns`, and
-                the bytes it gave.
+            on_stage: Told of the stages "fetch" and "decode".
             on_fetched: Called when all bytes of the unit are here and none of them is decoded yet, where that is so:
                 not where it streams, or is read by and by from a local disk.
             coded: Columns of strings that may come as Arrow's dictionary, which then need not be made into strings.
@@ -289,7 +288,7 @@ class Catalogue(RowReader):
         want = self.want(pa.schema([]), beside=self._cut.filter_columns)
 
         def work(i: int) -> None:
-            for j, table in self.read_stored(i, want, ignore_stage):
+            for j, table in self.read_stored(i, want, NO_STAGES):
                 picked = self._picked(j, table)
                 if picked is not None:
                     counts[j] = pc.sum(picked).as_py() or 0
@@ -342,7 +341,7 @@ class Catalogue(RowReader):
 
         def work(i: int) -> None:
             nonlocal num_done, num_rows
-            for j, table in self.read_stored(i, want, ignore_stage):
+            for j, table in self.read_stored(i, want, NO_STAGES):
                 picked, rows = self._picked(j, table), None
                 if picked is not None:
                     rows = np.flatnonzero(picked.to_numpy())

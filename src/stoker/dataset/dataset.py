@@ -23,7 +23,7 @@ from stoker.dataset.units.count import cut_between_runs, find_runs
 from stoker.errors import SourceMissingError, without_secrets
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
-from stoker.metrics.stages import OnStage, ignore_stage, timed
+from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.footers import Footers
 from stoker.storage.clients import store_of
 from stoker.storage.retry import RetryingStorage, Wait
@@ -104,7 +104,7 @@ class Dataset(Description):
         wait: Wait = time.sleep,
         runs: RunRule | None = None,
         on_count: OnCount | None = None,
-        on_stage: OnStage = ignore_stage,
+        on_stage: Stages = NO_STAGES,
     ) -> Catalogue:
         """Find out which files, row groups and rows there are.
 
@@ -164,7 +164,7 @@ class _Opening:
         self._origin = Origin(RetryingStorage(self._lazy, wait=wait), False, store)
         self._names: dict[str, object] = {"sources": dataset.places(), "store": store}
 
-    def open(self, num_threads: int, on_count: OnCount | None, on_stage: OnStage) -> Catalogue:
+    def open(self, num_threads: int, on_count: OnCount | None, on_stage: Stages) -> Catalogue:
         """Return the opened data set; see `Dataset.open`."""
         dataset, known = self._dataset, None
         if self._folder is not None and not dataset.refresh:
@@ -181,7 +181,7 @@ class _Opening:
             min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
         try:
-            with timed(on_stage, "list"):
+            with on_stage.span("list"):
                 table, files = self._list(num_threads)
         except SourceMissingError:
             if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
@@ -192,7 +192,7 @@ class _Opening:
         if known is not None and known.files == tuple(files) and known.table == table:
             return self._catalogue(known)
         footers = self._footers(table, refresh=dataset.refresh)
-        with timed(on_stage, "footers"):
+        with on_stage.span("footers"):
             catalogue = self._look_through(files, table, footers, num_threads, on_count)
         self._keep(catalogue, footers)
         return catalogue

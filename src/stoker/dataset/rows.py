@@ -19,7 +19,7 @@ from stoker.dataset.listing import Listed, partition_value
 from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceCorruptError
 from stoker.fields.offsets import Int64
-from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.pages import MOST_DECODED_BYTES
@@ -153,7 +153,7 @@ class RowReader:
         self,
         i: int,
         want: Want,
-        on_stage: OnStage,
+        on_stage: Stages,
         on_fetched: Callable[[], object] | None = None,
         share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
@@ -190,7 +190,7 @@ class RowReader:
         footer: Footer,
         leaves: Sequence[int],
         want: Want,
-        on_stage: OnStage,
+        on_stage: Stages,
         *,
         on_fetched: Callable[[], object] | None = None,
         share_out: ShareOut | None = None,
@@ -340,13 +340,13 @@ class RowReader:
 
         def work(u: int) -> None:
             i, schema = units[u]
-            for _ in self.read_stored(i, self.want(schema, beside=pa.schema([])), ignore_stage):
+            for _ in self.read_stored(i, self.want(schema, beside=pa.schema([])), NO_STAGES):
                 pass
 
         for_each(len(units), work, num_threads=num_threads)
 
 
-def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: OnStage) -> ShareOut:
+def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: Stages) -> ShareOut:
     """Return the same, with what other threads do reported; the caller reports its own."""
 
     def noting(num: int, work: Callable[[int], None]) -> None:

@@ -143,7 +143,7 @@ class Loader:
         name = title_of(dataset)
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: OpenDatasets = open_datasets(dataset, config, on_stage=self._stages)
-        shown = status.ShownLoader(status.publisher(), self._stages, _look(weakref.ref(self), name))
+        shown = status.StatusFile(self._stages, _look(weakref.ref(self), name))
         self._begun = begun = _Begun(self._opened, shown)
         self._home = begun.home
         self._close_all = weakref.finalize(self, begun.close)
@@ -540,7 +540,7 @@ class _Begun:
         pool: The memory for its batches, once it has some.
     """
 
-    def __init__(self, opened: OpenDatasets, shown: status.ShownLoader) -> None:
+    def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
         self.home = Home()
         self.lock = threading.Lock()
         self.runs: weakref.WeakSet[Run] = weakref.WeakSet()
@@ -597,11 +597,11 @@ def _check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
 def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
     """Return what tells what a loader is and how it is doing, without referring to it."""
 
-    def look() -> tuple[status.About, LoaderStats] | None:
+    def look() -> tuple[dict[str, object], LoaderStats] | None:
         if (found := loader()) is None:
             return None
         shard, global_size = found._known()
-        about = status.About(dataset=name, rank=shard.rank, world_size=shard.world_size, global_batch_size=global_size)
-        return about, found.stats()
+        about = {"dataset": name, "rank": shard.rank, "world_size": shard.world_size}
+        return about | {"global_batch_size": global_size}, found.stats()
 
     return look

@@ -47,7 +47,7 @@ from stoker.loader.fill import Filler, chunks_of_part
 from stoker.loader.orders import CountedSet, CountedSets, window_chunks
 from stoker.loader.temporary import OwnedFolder
 from stoker.loader.window import WindowOpener
-from stoker.metrics.stages import OnStage, ignore_stage
+from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.sampling.epoch import Order
 from stoker.sampling.steps import Steps
 from stoker.words import some_of
@@ -302,7 +302,7 @@ def open_datasets(
     config: LoaderConfig,
     *,
     part: tuple[int, int] | None = None,
-    on_stage: OnStage = ignore_stage,
+    on_stage: Stages = NO_STAGES,
     on_count: OnCount | None = None,
 ) -> OpenDatasets:
     """Open a data set, or all of a mixture, in one cache; find out what a sample is, and build the first chunk.
@@ -357,7 +357,7 @@ def _open_dataset(
     is_temporary: bool,
     is_mixed: bool,
     part: tuple[int, int] | None,
-    on_stage: OnStage,
+    on_stage: Stages,
     on_count: OnCount | None,
 ) -> OpenDataset:
     """Open one data set; see `open_datasets`."""

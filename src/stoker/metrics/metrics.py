@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from stoker.errors import printable
@@ -29,7 +28,7 @@ class Metric(NamedTuple):
         name: Without prefix and unit.
         unit: Base unit, "" for a count.
         text: What it is.
-        read: Gives the values.
+        read: Gives its value, or the values of each of its labels.
         labels: What tells its values apart, beside the loader.
     """
 
@@ -40,18 +39,17 @@ class Metric(NamedTuple):
     read: Callable[[LoaderStats], float | Values]
     labels: tuple[str, ...] = ()
 
-    def values(self, loaders: Mapping[str, LoaderStats]) -> Iterator[tuple[tuple[str, ...], float]]:
-        """Yield label values, the loader's name first, and the value."""
+    def values(self, loaders: Mapping[str, LoaderStats]) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield labels, the loader's name first, and the value."""
         for loader, stats in loaders.items():
             found = self.read(stats)
             for labels, value in (found if isinstance(found, Mapping) else {(): found}).items():
-                yield (loader, *labels), value
+                yield dict(zip(("loader", *self.labels), (loader, *labels), strict=True)), value
 
 
 def _waits(stats: LoaderStats) -> Values:
     # "loop_for_batch_s" -> ("loop", "batch")
-    waits = asdict(stats.waits)
-    return {tuple(name.removesuffix("_s").split("_for_")): seconds for name, seconds in waits.items()}
+    return {tuple(name.removesuffix("_s").split("_for_")): s for name, s in stats.waits._asdict().items()}
 
 
 def _each_stage(figure: str) -> Callable[[LoaderStats], Values]:
@@ -62,14 +60,11 @@ def _chunks(stats: LoaderStats) -> Values:
     return {("hit",): stats.num_reused, ("miss",): stats.num_built}
 
 
-def _epoch_progress(stats: LoaderStats) -> float:
-    return stats.epoch_step / stats.epoch_steps if stats.epoch_steps else 0.0
-
-
 _STAGE_TEXT = "Time spent in each stage, added over threads; some stages lie inside others."
 _STEP_TEXT = "Time the training loop spent in its steps, between waits."
 _WAIT_TEXT = "Time that one waited for another, added over threads."
 _CHUNKS_TEXT = "Different chunks that were used: found in the cache (hit) or built (miss)."
+_PROGRESS_TEXT = "Share of the epoch's steps that are over."
 
 METRICS = (
     Metric("counter", "steps", "", "Batches handed over.", lambda s: s.num_steps),
@@ -91,7 +86,7 @@ METRICS = (
     Metric("gauge", "ready_batches", "", "Batches that wait for their step.", lambda s: s.num_ready),
     Metric("gauge", "building_chunks", "", "Chunks in the making.", lambda s: s.num_building),
     Metric("gauge", "epoch", "", "Epoch of the next batch, from 0 on.", lambda s: s.epoch),
-    Metric("gauge", "epoch_progress", "ratio", "Share of the epoch's steps that are over.", _epoch_progress),
+    Metric("gauge", "epoch_progress", "ratio", _PROGRESS_TEXT, lambda s: s.epoch_step / max(1, s.epoch_steps)),
 )
 
 

@@ -52,7 +52,7 @@ class LoaderCollector(Collector):
             make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             family = make(name, metric.text, labels=("loader", *metric.labels), unit=metric.unit)
             for labels, value in metric.values(stats):
-                family.add_metric(labels, value)
+                family.add_metric([*labels.values()], value)
             yield family
 
 

@@ -13,15 +13,11 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
-
-OnStage: TypeAlias = Callable[[str, int, int, int], None]
-"""Told of each piece of work: (stage, start_ns, stop_ns, num_bytes), from any thread."""
 
 Subject: TypeAlias = tuple[int, int, int, int]
 """What work is about: (epoch, step, window, chunk), -1 where that is not known.
@@ -29,6 +25,9 @@ Subject: TypeAlias = tuple[int, int, int, int]
 The step is the one that needs the work first, counted from the epoch's beginning."""
 
 NOTHING: Subject = (-1, -1, -1, -1)
+
+Ranges: TypeAlias = tuple[Callable[[str], object], Callable[[], object]]
+"""Begins a range of a name on the calling thread, and ends the last one: NVTX's, which a GPU profiler shows."""
 
 # Once more time than this has passed, whoever tells of work next also tells the status file.
 NEVER_NS = 1 << 63
@@ -42,10 +41,10 @@ class Span(NamedTuple):
         start_ns: When it began, in ns of `time.perf_counter_ns`.
         stop_ns: When it ended.
         num_bytes: Bytes that went through.
-        epoch: Epoch it was for, -1 where that is not known.
-        step: Step that needs it first, counted from the epoch's beginning; -1 where that is not known.
-        window: Number of the window in its lane, -1 where it is not about one.
-        chunk: Number of the chunk, -1 where it is not about one.
+        epoch: Epoch it was for; -1 where that is not known, as with the next three.
+        step: Step that needs it first, counted from the epoch's beginning.
+        window: Number of the window in its lane.
+        chunk: Number of the chunk.
     """
 
     stage: str
@@ -56,55 +55,6 @@ class Span(NamedTuple):
     step: int
     window: int
     chunk: int
-
-
-class Track:
-    """One thread's totals and spans. Written by that thread alone, read by any.
-
-    Attributes:
-        name: Of the thread.
-        totals: By stage, in the order in which stages first ran: pieces of work, ns spent on them, bytes.
-        spans: The latest, None where there is no trace. Plain tuples of integers, which the garbage collector leaves
-            alone, however many a ring holds.
-        num_spans: Spans ever put there.
-        subject: What the thread is working for.
-        open_span: The innermost span it is in.
-        is_free: Whether its thread has ended, so that another one may go on with it.
-    """
-
-    __slots__ = ("is_free", "name", "num_spans", "open_span", "spans", "subject", "totals")
-
-    def __init__(self, name: str, *, max_spans: int) -> None:
-        self.name = name
-        self.totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.spans: deque[tuple[str, int, int, int, Subject]] | None = deque(maxlen=max_spans) if max_spans else None
-        self.num_spans = 0
-        self.subject = NOTHING
-        self.open_span: OpenSpan | None = None
-        self.is_free = True
-
-    @property
-    def num_dropped(self) -> int:
-        """Spans that the full ring has pushed out."""
-        return 0 if self.spans is None else self.num_spans - len(self.spans)
-
-    def recorded(self) -> list[Span]:
-        """Return the spans that the ring holds, in the order in which they ended."""
-        spans = () if self.spans is None else self.spans.copy()
-        return [Span(stage, start, stop, num_bytes, *subject) for stage, start, stop, num_bytes, subject in spans]
-
-
-class _Owner:
-    """Lies in a thread's local storage: when the thread ends, it goes, and the track is free."""
-
-    __slots__ = ("track",)
-
-    def __init__(self, track: Track) -> None:
-        self.track = track
-        track.is_free, track.subject, track.open_span = False, NOTHING, None
-
-    def __del__(self) -> None:
-        self.track.is_free = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,51 +73,70 @@ class StageTotal:
 
     def since(self, earlier: StageTotal) -> StageTotal:
         """Return what was added after `earlier`."""
-        return StageTotal(
-            num_calls=self.num_calls - earlier.num_calls,
-            busy_s=self.busy_s - earlier.busy_s,
-            num_bytes=self.num_bytes - earlier.num_bytes,
-        )
+        return StageTotal(**{name: value - getattr(earlier, name) for name, value in vars(self).items()})
 
 
-class NvtxRanges:
-    """Ranges of NVTX, which a GPU profiler shows above the kernels, named by stage and subject: "gather, step 12".
+class Track:
+    """One thread's totals and spans. Written by that thread alone, read by any.
 
-    Args:
-        push: Begins a range of this name on the calling thread.
-        pop: Ends the calling thread's last one.
+    Attributes:
+        name: Of the thread.
+        totals: By stage, in the order in which stages first ran: pieces of work, ns spent on them, bytes.
+        spans: The latest, as (stage, start, stop, bytes, subject); None where there is no trace. Plain tuples of
+            integers, which the garbage collector leaves alone, however many a ring holds.
+        num_spans: Spans ever put there.
+        subject: What the thread is working for.
+        open_span: The innermost span it is in.
     """
 
-    def __init__(self, push: Callable[[str], object], pop: Callable[[], object]) -> None:
-        self._push = push
-        self.pop = pop
+    __slots__ = ("_thread", "name", "num_spans", "open_span", "spans", "subject", "totals")
 
-    def push(self, stage: str, subject: Subject) -> None:
-        """Begin a range."""
-        about = dict(zip(("step", "window", "chunk"), subject[1:], strict=True))
-        told = [f"{stage}, {what} {number}" for what, number in about.items() if number >= 0]
-        self._push(told[-1] if told else stage)
+    def __init__(self, name: str, *, max_spans: int) -> None:
+        self.name = name
+        self.totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.spans: deque[tuple[str, int, int, int, Subject]] | None = deque(maxlen=max_spans) if max_spans else None
+        self.num_spans = 0
+
+    def begin(self, thread: threading.Thread) -> None:
+        """Go on with a thread."""
+        self._thread, self.subject = weakref.ref(thread), NOTHING
+        self.open_span: OpenSpan | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its thread has ended, so that another one may go on with it."""
+        thread = self._thread()
+        return thread is None or not thread.is_alive()
+
+    @property
+    def num_dropped(self) -> int:
+        """Spans that the full ring has pushed out."""
+        return 0 if self.spans is None else self.num_spans - len(self.spans)
+
+    def recorded(self) -> list[Span]:
+        """Return the spans that the ring holds, in the order in which they ended."""
+        spans = () if self.spans is None else self.spans.copy()
+        return [Span(stage, start, stop, num_bytes, *subject) for stage, start, stop, num_bytes, subject in spans]
 
 
 class Stages:
-    """Totals by stage, and spans. An instance is itself an `OnStage`.
+    """Totals by stage, and spans; called with each piece of work: (stage, start_ns, stop_ns, num_bytes).
 
     Each thread writes to a track of its own, without a lock; the track of a thread that has ended goes to the next
     one of its name, so that memory is bounded by the threads alive at once.
 
     Args:
         max_spans: Spans kept a thread: the latest. 0 keeps totals alone.
-        ranges: Shown every span that is entered and left.
+        ranges: Shown every span that is entered and left, by stage and subject: "gather, step 12".
 
     Attributes:
         shows_each: Whether each piece of work is shown, in a trace or a profiler; else only what all of them came to.
+        due_ns: When work that ends later calls `on_due`: for whoever wants to be called now and then, without a thread.
     """
 
-    def __init__(self, *, max_spans: int = 0, ranges: NvtxRanges | None = None) -> None:
-        self.max_spans = max_spans
-        self.ranges = ranges
+    def __init__(self, *, max_spans: int = 0, ranges: Ranges | None = None) -> None:
+        self.max_spans, self.ranges = max_spans, ranges
         self.shows_each = bool(max_spans) or ranges is not None
-        # Set by whoever wants to be called now and then, without a thread for it.
         self.due_ns = NEVER_NS
         self.on_due: Callable[[str, int], None] | None = None
         self._lock = threading.Lock()
@@ -184,7 +153,7 @@ class Stages:
         num_calls: int = 1,
     ) -> None:
         """Add a piece of work, or some at once; `subject` is that of the span around it unless told."""
-        try:  # not by `track()`: this is called thousands of times a second
+        try:  # by no call: this happens thousands of times a second
             track: Track = self._local.track
         except AttributeError:
             track = self._new_track()
@@ -209,7 +178,7 @@ class Stages:
         for track in self.tracks():
             for stage, total in list(track.totals.items()):
                 found.setdefault(stage, []).append(total)
-        sums = {stage: [sum(column) for column in zip(*totals, strict=True)] for stage, totals in found.items()}
+        sums = {stage: map(sum, zip(*totals, strict=True)) for stage, totals in found.items()}
         return {
             stage: StageTotal(num_calls=num_calls, busy_s=busy_ns / 1e9, num_bytes=num_bytes)
             for stage, (num_calls, busy_ns, num_bytes) in sums.items()
@@ -235,25 +204,17 @@ class Stages:
         """Spans that a full ring has pushed out."""
         return sum(track.num_dropped for track in self.tracks())
 
-    def track(self) -> Track:
-        """Return the calling thread's track."""
-        try:
-            track: Track = self._local.track
-        except AttributeError:
-            track = self._new_track()
-        return track
-
     def _new_track(self) -> Track:
-        name = threading.current_thread().name
-        if not name.startswith("stoker-"):
-            # Threads of the user's: numbers in their names would make a track for each that ever lived.
-            name = name.partition("-")[0]
+        thread = threading.current_thread()
+        # Threads of the user's: numbers in their names would make a track for each that ever lived.
+        name = thread.name if thread.name.startswith("stoker-") else thread.name.partition("-")[0]
         with self._lock:
-            track = next((track for track in self._tracks if track.is_free and track.name == name), None)
-            if track is None:
+            free = (track for track in self._tracks if track.is_free and track.name == name)
+            if (track := next(free, None)) is None:
                 track = Track(name, max_spans=self.max_spans)
                 self._tracks.append(track)
-            self._local.track, self._local.owner = track, _Owner(track)
+            track.begin(thread)
+        self._local.track = track
         return track
 
 
@@ -272,11 +233,8 @@ class OpenSpan:
     __slots__ = ("_stages", "_subject", "_track", "num_bytes", "num_calls", "outer", "stage", "start_ns", "stop_ns")
 
     def __init__(self, stages: Stages, stage: str, num_bytes: int, subject: Subject | None) -> None:
-        self._stages = stages
-        self._subject = subject
-        self.stage = stage
-        self.num_bytes = num_bytes
-        self.num_calls = 1
+        self._stages, self._subject = stages, subject
+        self.stage, self.num_bytes, self.num_calls = stage, num_bytes, 1
 
     def __enter__(self) -> Self:
         stages = self._stages
@@ -291,36 +249,26 @@ class OpenSpan:
             # Kept here until the block is left: what is told inside is about this.
             track.subject, self._subject = self._subject, track.subject
         if stages.ranges is not None:
-            stages.ranges.push(self.stage, track.subject)
+            stages.ranges[0](_range_name(self.stage, track.subject))
         self.start_ns = time.perf_counter_ns()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop_ns = stop_ns = time.perf_counter_ns()
         stages, track = self._stages, self._track
         if stages.ranges is not None:
-            stages.ranges.pop()
+            stages.ranges[1]()
         stages(self.stage, self.start_ns, stop_ns, self.num_bytes, None, self.num_calls)
         track.open_span = self.outer
         if self._subject is not None:
             track.subject = self._subject
 
 
-def ignore_stage(stage: str, start_ns: int, stop_ns: int, num_bytes: int) -> None:
-    """Tell nobody."""
+def _range_name(stage: str, subject: Subject) -> str:
+    _, step, window, chunk = subject
+    about = (("chunk", chunk), ("window", window), ("step", step))
+    return next((f"{stage}, {what} {number}" for what, number in about if number >= 0), stage)
 
 
-def timed(on_stage: OnStage, stage: str, num_bytes: int = 0) -> AbstractContextManager[object]:
-    """Tell `on_stage` how long the block took, also when it failed."""
-    return on_stage.span(stage, num_bytes) if isinstance(on_stage, Stages) else _told(on_stage, stage, num_bytes)
-
-
-@contextmanager
-def _told(on_stage: OnStage, stage: str, num_bytes: int) -> Iterator[None]:
-    start_ns = time.perf_counter_ns()
-    try:
-        yield
-    finally:
-        on_stage(stage, start_ns, time.perf_counter_ns(), num_bytes)
+NO_STAGES = Stages()
+"""Told of work that nobody looks at."""

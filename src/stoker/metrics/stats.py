@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 from stoker.metrics.stages import StageTotal
 from stoker.words import bytes_text, count_text, duration_text, time_text
@@ -13,9 +14,8 @@ _NONE = StageTotal()
 _HOLDS_NOW = {"num_ready", "epoch", "epoch_step", "epoch_steps", "stages", "active"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waits:
-    """Who waited for whom, and how long. All but the first are added over threads.
+class Waits(NamedTuple):
+    """Who waited for whom, and how many seconds. All but the first are added over threads.
 
     Attributes:
         loop_for_batch_s: The training loop for a batch: the stall.
@@ -83,24 +83,28 @@ class LoaderStats:
     num_dropped_spans: int = 0
 
     @property
+    def _loop_s(self) -> float:
+        return self.wait_s + self.step_s
+
+    @property
     def stall_share(self) -> float:
         """Share of the loop's time in which it waited for a batch; 0 before the first one."""
-        return _share(self.wait_s, self.wait_s + self.step_s)
+        return _share(self.wait_s, self._loop_s)
 
     @property
     def busy_share(self) -> float:
         """Share of the loop's time in which it stepped; 0 before the first batch."""
-        return _share(self.step_s, self.wait_s + self.step_s)
+        return _share(self.step_s, self._loop_s)
 
     @property
     def samples_per_s(self) -> float:
         """Samples for each second of the loop, steps and waits together."""
-        return _share(self.num_samples, self.wait_s + self.step_s)
+        return _share(self.num_samples, self._loop_s)
 
     @property
     def steps_per_s(self) -> float:
         """Steps for each second of the loop, steps and waits together."""
-        return _share(self.num_steps, self.wait_s + self.step_s)
+        return _share(self.num_steps, self._loop_s)
 
     @property
     def hit_share(self) -> float:
@@ -122,26 +126,31 @@ class LoaderStats:
         """Time that the rest of the epoch takes at the rate of the steps counted here; None before the first one."""
         if not self.num_steps:
             return None
-        return (self.epoch_steps - self.epoch_step) * (self.wait_s + self.step_s) / self.num_steps
+        return (self.epoch_steps - self.epoch_step) * self._loop_s / self.num_steps
 
     @property
     def waits(self) -> Waits:
         """Who waited for whom."""
+        stages = ("wait_window", "wait_chunk", "fetch", "wait_room")
+        return Waits(self.wait_s, *(self.stages.get(stage, _NONE).busy_s for stage in stages))
 
-        def busy(stage: str) -> float:
-            return self.stages.get(stage, _NONE).busy_s
-
-        return Waits(
-            loop_for_batch_s=self.wait_s,
-            batch_for_window_s=busy("wait_window"),
-            window_for_chunk_s=busy("wait_chunk"),
-            build_for_bytes_s=busy("fetch"),
-            batch_for_room_s=busy("wait_room"),
-        )
+    def scalars(self) -> dict[str, float]:
+        """Return shares and rates by name, as TensorBoard, Weights & Biases and others take them."""
+        values: dict[str, float] = {
+            "busy share": self.busy_share,
+            "stall share": self.stall_share,
+            "samples per second": self.samples_per_s,
+            "steps per second": self.steps_per_s,
+            "cache hit share": self.hit_share,
+            "batches ready": self.num_ready,
+            "bytes fetched": self.fetched_bytes,
+        }
+        # In threads: 1.0 is one thread at it all the time.
+        threads = {name: _share(total.busy_s, self.elapsed_s) for name, total in self.stages.items()}
+        return values | {f"threads in stage/{name}": num for name, num in threads.items()}
 
     def __str__(self) -> str:
         """Return it for people, a line a question."""
-        waits = self.waits
         left = "" if self.left_s is None else f", {duration_text(self.left_s)} left at this rate"
         chunks = {
             "built": self.num_built,
@@ -154,19 +163,16 @@ class LoaderStats:
             "times the mirror failed": self.num_mirror_failures,
             "in the making": self.num_building,
         }
-        awaited = {
-            "the source": waits.build_for_bytes_s,
-            "chunks": waits.window_for_chunk_s,
-            "windows": waits.batch_for_window_s,
-            "room": waits.batch_for_room_s,
-        }
-        loop = f"waited {time_text(self.wait_s)} for batches ({self.stall_share:.0%} of its time), stepped "
+        _, window_s, chunk_s, source_s, room_s = self.waits
+        awaited = {"the source": source_s, "chunks": chunk_s, "windows": window_s, "room": room_s}
         waited = ", ".join(f"{time_text(seconds)} for {what}" for what, seconds in awaited.items() if seconds >= 0.0005)
+        loop = f"waited {time_text(self.wait_s)} for batches ({self.stall_share:.0%} of its time)"
+        speed = f"{self.samples_per_s:,.0f} samples/s, {self.steps_per_s:,.1f} steps/s"
         rows = {
             "epoch": f"{self.epoch}, step {self.epoch_step:,} of {self.epoch_steps:,}{left}",
             "done": f"{count_text(self.num_steps, 'step')}, {count_text(self.num_samples, 'sample')}",
-            "speed": f"{self.samples_per_s:,.0f} samples/s, {self.steps_per_s:,.1f} steps/s" * bool(self.num_steps),
-            "the loop": (loop + time_text(self.step_s)) * bool(self.num_steps),
+            "speed": speed * bool(self.num_steps),
+            "the loop": f"{loop}, stepped {time_text(self.step_s)}" * bool(self.num_steps),
             "ready": f"{count_text(self.num_ready, 'batch', plural='batches')} ahead of the step",
             "chunks": ", ".join(f"{num:,} {what}" for what, num in chunks.items() if num) or "none yet",
             "source": f"{bytes_text(self.fetched_bytes)} read" * bool(self.fetched_bytes),
@@ -176,8 +182,8 @@ class LoaderStats:
 
     def since(self, earlier: LoaderStats) -> LoaderStats:
         """Return what was added after `earlier`; what holds right now (`num_ready`, `epoch`, ...) stays as it is."""
-        counted = [part.name for part in fields(self) if part.name not in _HOLDS_NOW]
-        added = {name: getattr(self, name) - getattr(earlier, name) for name in counted}
+        names = (part.name for part in fields(self) if part.name not in _HOLDS_NOW)
+        added = {name: getattr(self, name) - getattr(earlier, name) for name in names}
         stages = {name: total.since(earlier.stages.get(name, _NONE)) for name, total in self.stages.items()}
         return replace(self, **added, stages=stages)
 

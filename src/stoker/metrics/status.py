@@ -1,9 +1,9 @@
-"""A small file that says how the loaders of this process are doing, for `stoker top`.
+"""A small file that says how a loader is doing, for `stoker top`.
 
-One file a process, in a folder that only this user may enter, written at most once a second by whichever thread has
-just done a piece of work: no thread, no socket, nothing to wait for. It goes when the last loader is closed. A process
-holds a lock on its file, which the system drops with the process: so whoever writes there first, or looks next, knows
-what killed processes have left, and removes it.
+One file a loader, in a folder that only this user may enter, written at most once a second by whichever of its threads
+has just done a piece of work: no thread, no socket, nothing to wait for. It goes when the loader is closed. Its process
+holds a lock on it, which the system drops with the process: so whoever writes there first, or looks next, knows what
+killed processes have left, and removes it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from stoker.host.forks import Home, open_in_forks
+from stoker.host.forks import Home
 from stoker.metrics.stages import NEVER_NS, Stages
 from stoker.metrics.stats import LoaderStats
 
-FORMAT = 2
+FORMAT = 3
 # Where the files are, in place of the usual folder; "off" for no files at all.
 VARIABLE = "STOKER_STATUS"
 _PREFIX = "loaders-"
@@ -43,21 +44,9 @@ _NUM_READS = 3
 
 _log = logging.getLogger("stoker")
 
-
-class About(NamedTuple):
-    """What a loader is: what it loads, for people, its rank of how many, and samples a step over all of them."""
-
-    dataset: str
-    rank: int
-    world_size: int
-    global_batch_size: int
-
-
-Look: TypeAlias = Callable[[], tuple[About, LoaderStats] | None]
-"""Returns what a loader is, and what it has done so far; None when it is gone."""
-
-RunningLoader: TypeAlias = dict[str, Any]
-"""A loader of a running process: its pid, host, command, how old the figures are (`age_s`), and what its file says."""
+Look: TypeAlias = Callable[[], tuple[dict[str, object], LoaderStats] | None]
+"""Returns what a loader is (`dataset`, `rank`, `world_size`, `global_batch_size`), and what it has done so far; None
+when it is gone."""
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -71,7 +60,7 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     return Path("/tmp") / f"stoker-{os.getuid()}"
 
 
-def is_ours(folder: Path) -> bool:
+def _is_ours(folder: Path) -> bool:
     """Return whether a folder is this user's own, and nobody else may write to it."""
     try:
         found = folder.lstat()
@@ -80,74 +69,80 @@ def is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
-class StatusWriter:
-    """Writes the file of one process.
+def figures(stats: LoaderStats) -> dict[str, object]:
+    """Return everything a loader says of itself, for JSON."""
+    rates = ("busy_share", "stall_share", "samples_per_s", "steps_per_s", "hit_share", "left_s")
+    return asdict(stats) | {name: getattr(stats, name) for name in rates} | {"waits": stats.waits._asdict()}
+
+
+class StatusFile:
+    """The file of a loader, from the first piece of work that one of its threads ends until it is closed.
 
     Args:
-        place: The folder; None for no file at all.
+        stages: Tells when somebody has done a piece of work.
+        look: Asked for the figures. Must not keep the loader alive.
     """
 
-    def __init__(self, place: Path | None) -> None:
-        self.place = place
-        self.home = Home()
-        # Again by the same thread: a loader may be collected, and so closed, while the file is being written.
+    def __init__(self, stages: Stages, look: Look) -> None:
+        self._stages, self._look, self._place, self._home = stages, look, folder(), Home()
+        # Again by the same thread: the loader may be collected, and so closed, while the file is being written.
         self._lock = threading.RLock()
-        self._shown: list[ShownLoader] = []
         self._file: tuple[int, Path] | None = None
+        self._before: deque[tuple[int, LoaderStats]] = deque()
+        self._is_closed = False
 
-    def add(self, loader: ShownLoader) -> None:
-        """Begin to tell of a loader, the next time that one of its threads has done something."""
-        with self._lock:
-            self._shown.append(loader)
-        if self.place is not None:
-            loader.stages.on_due = self._on_due
-            loader.stages.due_ns = 0
+    def show(self) -> None:
+        """Begin to tell of the loader: once, when there is something to tell."""
+        if self._place is not None:
+            self._stages.on_due, self._stages.due_ns = self._on_due, 0
 
-    def remove(self, loader: ShownLoader) -> None:
-        """Tell no more of a loader; without any, the file goes."""
-        loader.stages.due_ns, loader.stages.on_due = NEVER_NS, None
-        if self.home.is_here:
+    def close(self) -> None:
+        """Tell no more of it. Harmless when called again, or when it was never shown."""
+        self._stages.due_ns, self._stages.on_due, self._is_closed = NEVER_NS, None, True
+        if self._home.is_here:
             with self._lock:
-                self._shown = [one for one in self._shown if one is not loader]
-                if not self._shown and self._file is not None:
-                    (fd, path), self._file = self._file, None
-                    path.unlink(missing_ok=True)
-                    os.close(fd)
+                if self._file is not None:
+                    self._file[1].unlink(missing_ok=True)
+                    self.leave()
 
     def leave(self) -> None:
-        """Give up what a fork has of its parent's file: the lock would outlive the parent."""
+        """Give the file up; also what a fork has of its parent's, whose lock would outlive the parent."""
         if self._file is not None:
             os.close(self._file[0])
             self._file = None
 
     def _on_due(self, stage: str, now_ns: int) -> None:
-        if stage in _OF_THE_LOOP and any(now_ns < one.stages.due_ns + _PERIOD_NS for one in self._shown):
+        if stage in _OF_THE_LOOP and now_ns < self._stages.due_ns + _PERIOD_NS:
             return
-        if self.home.is_here and self._lock.acquire(blocking=False):
+        if self._home.is_here and self._lock.acquire(blocking=False):
             try:
-                self._defer(now_ns + _PERIOD_NS)
+                self._stages.due_ns = now_ns + _PERIOD_NS
                 self._write(now_ns)
             except Exception:  # whatever it is: training matters, this file does not
                 _log.debug("no status file any more", exc_info=True)
-                self._defer(NEVER_NS)
+                self._stages.due_ns = NEVER_NS
             finally:
                 self._lock.release()
 
-    def _defer(self, due_ns: int) -> None:
-        for loader in self._shown:
-            loader.stages.due_ns = due_ns
-
     def _write(self, now_ns: int) -> None:
-        told = [told for one in self._shown if (told := one.to_json(now_ns)) is not None]
-        if not self._shown:  # closed meanwhile
+        seen = self._look()
+        if seen is None or self._is_closed:  # closed meanwhile
             return
+        about, stats = seen
+        before = self._before
+        while len(before) > 1 and before[1][0] <= now_ns - _RECENT_NS:
+            before.popleft()
+        recent = stats.since(before[0][1]) if before else stats
+        before.append((now_ns, stats))
         content = {
             "format": FORMAT,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200] if sys.argv else "",
             "time": time.time(),
-            "loaders": told,
+            **about,
+            "total": figures(stats),
+            "recent": figures(recent),
         }
         text, is_first = json.dumps(content).encode(), self._file is None
         fd, path = self._file = self._file or self._open()
@@ -157,102 +152,50 @@ class StatusWriter:
             self._file = fd, path.rename(path.with_suffix(".json"))
 
     def _open(self) -> tuple[int, Path]:
-        assert self.place is not None  # else nobody is told when it is due
+        assert self._place is not None  # else nobody is told when it is due
         with contextlib.suppress(OSError):
-            self.place.mkdir(mode=0o700, exist_ok=True)
-        if not is_ours(self.place):
-            raise PermissionError(f"{self.place} is not this user's own folder")
-        running(self.place)  # which removes what is left over
+            self._place.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(self._place):
+            raise PermissionError(f"{self._place} is not this user's own folder")
+        running(self._place)  # which removes what is left over
+        _opened.add(self)
         while True:
-            fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".new", dir=self.place)
+            fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".new", dir=self._place)
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd, Path(name)
             os.close(fd)  # somebody looked before it was locked, and took it for one that was left
 
 
-class ShownLoader:
-    """One loader of a process.
-
-    Args:
-        writer: Of that process.
-        stages: Told of its work.
-        look: Asked for its figures, once it is shown. Must not keep the loader alive.
-    """
-
-    def __init__(self, writer: StatusWriter, stages: Stages, look: Look) -> None:
-        self.stages = stages
-        self._writer = writer
-        self._look = look
-        self._before: deque[tuple[int, LoaderStats]] = deque()
-
-    def show(self) -> None:
-        """Begin to tell of it: once, when there is something to tell."""
-        self._writer.add(self)
-
-    def close(self) -> None:
-        """Tell no more of it. Harmless when called again, or when it was never shown."""
-        self._writer.remove(self)
-
-    def to_json(self, now_ns: int) -> dict[str, object] | None:
-        """Return what the file says of it: since it was made, and over the last seconds."""
-        if (seen := self._look()) is None:
-            return None
-        about, stats = seen
-        before = self._before
-        while len(before) > 1 and before[1][0] <= now_ns - _RECENT_NS:
-            before.popleft()
-        recent = stats.since(before[0][1]) if before else stats
-        before.append((now_ns, stats))
-        return {**about._asdict(), "total": figures(stats), "recent": figures(recent)}
-
-
-def figures(stats: LoaderStats) -> dict[str, object]:
-    """Return everything a loader says of itself, for JSON."""
-    rates = ("busy_share", "stall_share", "samples_per_s", "steps_per_s", "hit_share", "left_s")
-    return asdict(stats) | {name: getattr(stats, name) for name in rates} | {"waits": asdict(stats.waits)}
-
-
-_of_this_process: StatusWriter | None = None
-_making = open_in_forks(threading.Lock())
-
-
-def publisher() -> StatusWriter:
-    """Return this process's writer; a fork gets its own, and so does a loader for which the variable was changed."""
-    global _of_this_process
-    with _making:
-        if _of_this_process is None or _of_this_process.place != folder():
-            _of_this_process = StatusWriter(folder())
-        return _of_this_process
+_opened: weakref.WeakSet[StatusFile] = weakref.WeakSet()
 
 
 def _leave() -> None:
-    global _of_this_process
-    if _of_this_process is not None:
-        _of_this_process.leave()
-        _of_this_process = None
+    for file in list(_opened):
+        file.leave()
 
 
 os.register_at_fork(after_in_child=_leave)
 
 
-def running(place: Path | None = None, *, now: float | None = None) -> list[RunningLoader]:
-    """Return the loaders that run on this host as this user, by process, and remove the files of processes that ended.
+def running(place: Path | None = None) -> list[dict[str, Any]]:
+    """Return the loaders that train on this host as this user, and remove the files of processes that ended.
 
     Args:
         place: Folder to look in; the usual one unless told.
-        now: Seconds since 1970.
+
+    Returns:
+        What the file of each says, by process, and how old that is (`age_s`).
     """
     place = folder() if place is None else place
-    if place is None or not is_ours(place):
+    if place is None or not _is_ours(place):
         return []
-    now = time.time() if now is None else now
     # Those that are begun, too: who is killed meanwhile leaves one.
     paths = sorted(place.glob(f"{_PREFIX}*"), key=lambda path: (len(path.name), path.name))
-    return [loader for path in paths for loader in _read(path, now)]
+    return [loader for path in paths if (loader := _read(path)) is not None]
 
 
-def _read(path: Path, now: float) -> list[RunningLoader]:
+def _read(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -260,10 +203,9 @@ def _read(path: Path, now: float) -> list[RunningLoader]:
             for _ in range(_NUM_READS):
                 with contextlib.suppress(ValueError, KeyError):
                     file.seek(0)
-                    content = json.loads(file.read())
-                    process = {name: content[name] for name in ("pid", "host", "command")}
-                    process["age_s"] = max(0.0, now - content["time"])
-                    return [process | loader for loader in content["loaders"] if content["format"] == FORMAT]
+                    found: dict[str, Any] = json.loads(file.read())
+                    if found.pop("format") == FORMAT:
+                        return found | {"age_s": max(0.0, time.time() - found["time"])}
         else:
             path.unlink(missing_ok=True)
-    return []
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from stoker.metrics.stages import OnStage
+from stoker.metrics.stages import Stages
 
 
 class Stopwatch(threading.local):
@@ -28,7 +28,7 @@ class Stopwatch(threading.local):
         """Note a wait for bytes inside the part, or a time in it that belongs to no stage."""
         self._waits.append((start_ns, stop_ns, is_fetch))
 
-    def stop(self, on_stage: OnStage, *, fetched_bytes: int, decoded_bytes: int) -> None:
+    def stop(self, on_stage: Stages, *, fetched_bytes: int, decoded_bytes: int) -> None:
         """Report the spans of the part: the first fetch has all bytes fetched, the last decode those decoded."""
         at = self._start
         for start, stop, is_fetch in self._waits:

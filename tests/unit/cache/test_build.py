@@ -26,6 +26,7 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Ragged
 from stoker.loader.fill import warm
+from stoker.metrics.stages import Stages
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 
@@ -278,9 +279,10 @@ def test_a_source_that_fails_names_stage_and_fragment(store):
 
 
 def test_stages_are_told_with_their_bytes(store):
-    told = []
+    stages = Stages(max_spans=100)
     catalogue = opened(lake(), transform=CountingTransform(), transform_version="1")
-    Builder(catalogue, store, on_stage=lambda *stage: told.append(stage)).build(0)
+    Builder(catalogue, store, on_stage=stages).build(0)
+    told = [span[:4] for track in stages.tracks() for span in track.recorded()]
     names = [stage for stage, *_ in told]
     # Fetching and decoding take turns; what is made of the rows follows.
     assert set(names) == {"fetch", "decode", "transform", "convert", "publish"}

@@ -2,6 +2,9 @@ import gzip
 import json
 import os
 import pickle
+import tempfile
+import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,8 +12,6 @@ from hypothesis import strategies as st
 from tests.unit.metrics.importer import read
 
 from stoker import Trace
-from stoker.metrics import chrome
-from stoker.metrics.chrome import nest, queue
 from stoker.metrics.stages import Span
 
 
@@ -18,13 +19,34 @@ def span(stage, start, stop, *, step=-1, num_bytes=0, window=-1, chunk=-1, epoch
     return Span(stage, start, stop, num_bytes, epoch, step, window, chunk)
 
 
-def written(*recordings, began_ns=0):
-    return read(b"".join(chrome.lines(recordings, began_ns=began_ns, began_unix_ns=1_800_000_000_000_000_000)))
+def trace_of(*recordings, began_ns=0, max_spans=1000):
+    """A trace to which threads of loaders have told what is listed of each: (name, [(thread, spans)])."""
+    trace = Trace(max_spans=max_spans)
+    trace._began_ns = began_ns
+    for name, tracks in recordings:
+        stages = trace.stages(name)
+        for thread_name, spans in tracks:
+            thread = threading.Thread(target=tell, args=(stages, spans), name=thread_name)
+            thread.start()
+            thread.join()
+    return trace
+
+
+def tell(stages, spans):
+    for stage, start_ns, stop_ns, num_bytes, *subject in spans:
+        stages(stage, start_ns, stop_ns, num_bytes, tuple(subject))
+
+
+def written(*recordings, **options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        trace_of(*recordings, **options).write(path)
+        return read(path.read_bytes())
 
 
 def recording(name="data", **tracks):
     names = {"loop": "MainThread", "batch": "stoker-batch-0", "window": "stoker-window", "build": "stoker-build-0"}
-    return name, [(names[key], spans, 0) for key, spans in tracks.items()]
+    return name, [(names[key], spans) for key, spans in tracks.items()]
 
 
 ONE = recording(
@@ -112,11 +134,11 @@ def test_a_loop_that_was_left_and_begun_again_uses_its_own_batches():
 def test_batches_whose_other_end_was_dropped_do_not_distort_the_queue():
     only_made = [span("batch", 0, 10, step=0), span("batch", 10, 20, step=1)]
     only_taken = [span("wait", 0, 25, step=1), span("wait", 25, 30, step=2)]
-    assert queue(recording(batch=only_made, loop=only_taken)) == [(20, 1), (25, 0)]
+    assert written(recording(batch=only_made, loop=only_taken)).counters["queue batches ready"] == [(20, 1), (25, 0)]
 
 
 def test_dropped_spans_are_said_on_their_track_and_in_the_head():
-    found = written(("data", [("MainThread", [span("step", 50, 60, step=9)], 7)]))
+    found = written(recording(loop=[span("step", 10 * i, 10 * i + 5, step=i) for i in range(9)]), max_spans=2)
     assert found.errors == []
     assert found.other["num_dropped_spans"] == 7
     assert [s.name for s in found.slices if "dropped" in s.name] == [
@@ -172,21 +194,9 @@ def test_whatever_overlaps_is_shown_and_nothing_is_dropped(some, others):
     assert shown == sorted((s.stage, s.start_ns, s.stop_ns - s.start_ns) for s in (*some, *others))
 
 
-@given(SPANS)
-def test_tracks_nest_and_one_is_enough_where_spans_do(spans):
-    tracks = nest(spans)
-    assert sorted((s.start_ns, s.stop_ns, s.stage, s.step) for track in tracks for s in track) == sorted(
-        (s.start_ns, s.stop_ns, s.stage, s.step) for s in spans
-    )
-    for track in tracks:
-        for one in track:
-            for other in track:
-                assert not one.start_ns < other.start_ns < one.stop_ns < other.stop_ns
-
-
 @given(SPANS, SPANS)
 def test_levels_never_go_below_zero_and_end_where_they_began(some, others):
-    levels = queue(recording(loop=some, batch=others))
+    levels = written(recording(loop=some, batch=others)).counters.get("queue batches ready", [])
     assert all(level >= 0 for _, level in levels)
     assert not levels or levels[-1][1] == 0
     assert [at for at, _ in levels] == sorted(at for at, _ in levels)
@@ -237,8 +247,8 @@ def test_a_wrong_number_of_spans_is_refused(wrong, error):
 
 
 def test_the_file_is_json_of_the_trace_event_format(tmp_path):
-    text = b"".join(chrome.lines([ONE], began_ns=0, began_unix_ns=5))
-    content = json.loads(text)
+    trace_of(ONE).write(tmp_path / "trace.json")
+    content = json.loads((tmp_path / "trace.json").read_bytes())
     assert set(content) == {"displayTimeUnit", "otherData", "traceEvents"}
     for event in content["traceEvents"]:
         assert {"name", "ph", "pid"} <= set(event)

@@ -7,9 +7,8 @@ import pytest
 
 from stoker.metrics.metrics import METRICS, stats_by_name
 from stoker.metrics.record import nvtx_ranges
-from stoker.metrics.stages import NvtxRanges, StageTotal
+from stoker.metrics.stages import Stages, StageTotal
 from stoker.metrics.stats import LoaderStats
-from stoker.metrics.tensorboard import Scalars
 
 STAGES = {
     "fetch": StageTotal(num_calls=4, busy_s=2.0, num_bytes=4096),
@@ -136,40 +135,22 @@ def test_opentelemetry_reads_the_same_figures():
     provider.shutdown()
 
 
-class Writer:
-    def __init__(self):
-        self.written = {}
-
-    def add_scalar(self, tag, scalar_value, global_step):
-        self.written[tag, global_step] = scalar_value
-
-
-def test_scalars_are_of_the_time_since_the_last_ones():
-    writer, loader = Writer(), Loader()
-    scalars = Scalars(writer, loader)
+def test_scalars_are_of_the_time_between_two_looks():
+    loader = Loader()
+    before = loader.stats()
     loader.changes = {"num_samples": 840, "num_steps": 12, "wait_s": 1.5, "step_s": 3.5, "elapsed_s": 10.0}
     loader.changes["stages"] = STAGES | {"gather": StageTotal(num_calls=12, busy_s=1.5, num_bytes=800)}
-    scalars.write(7)
-    assert writer.written["stoker/stall share", 7] == 0.5
-    assert writer.written["stoker/samples per second", 7] == 200.0
-    assert writer.written["stoker/threads in stage/gather", 7] == 0.5
-    assert writer.written["stoker/threads in stage/fetch", 7] == 0.0
-    scalars.write(8)
-    assert writer.written["stoker/samples per second", 8] == 0.0
-
-
-def test_nvtx_ranges_are_named_by_stage_and_what_it_is_for():
-    told = []
-    ranges = NvtxRanges(told.append, lambda: told.append("end"))
-    ranges.push("gather", (0, 12, -1, -1))
-    ranges.pop()
-    ranges.push("open", (0, 12, 3, -1))
-    ranges.push("build", (0, 12, 3, 9))
-    ranges.push("list", (-1, -1, -1, -1))
-    assert told == ["gather, step 12", "end", "open, window 3", "build, chunk 9", "list"]
+    found = loader.stats().since(before).scalars()
+    assert found["stall share"] == 0.5
+    assert found["samples per second"] == 200.0
+    assert found["threads in stage/gather"] == 0.5
+    assert found["threads in stage/fetch"] == 0.0
+    assert all(isinstance(value, float | int) for value in found.values())
 
 
 class Nvtx:
+    """The package: notes what is entered and left."""
+
     def __init__(self):
         self.told = []
         self.push_range = self.told.append
@@ -178,12 +159,17 @@ class Nvtx:
         self.told.append("end")
 
 
-def test_nvtx_without_a_gpu_is_the_packages():
+def test_nvtx_ranges_are_named_by_stage_and_what_it_is_for_and_without_a_gpu_are_the_packages():
     nvtx = Nvtx()
-    ranges = nvtx_ranges(lambda name: {"nvtx": nvtx}[name])
-    ranges.push("gather", (0, 1, -1, -1))
-    ranges.pop()
-    assert nvtx.told == ["gather, step 1", "end"]
+    stages = Stages(ranges=nvtx_ranges(lambda name: {"nvtx": nvtx}[name]))
+    with stages.span("batch", subject=(0, 12, -1, -1)):
+        for stage, subject in (("open", (0, 12, 3, -1)), ("build", (0, 12, 3, 9)), ("list", (-1, -1, -1, -1))):
+            with pytest.raises(KeyError), stages.span(stage, subject=subject):
+                raise KeyError
+        with stages.span("gather"):
+            pass
+    expected = ["open, window 3", "end", "build, chunk 9", "end", "list", "end", "gather, step 12", "end"]
+    assert nvtx.told == ["batch, step 12", *expected, "end"]
 
 
 def test_without_nvtx_the_error_names_the_way_out():

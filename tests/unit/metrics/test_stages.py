@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.metrics.stages import Stages, StageTotal, ignore_stage, timed
+from stoker.metrics.stages import Stages, StageTotal
 
 
 def in_thread(work, name="stoker-batch-0"):
@@ -45,22 +45,11 @@ def test_several_pieces_of_work_may_be_told_at_once():
 
 def test_a_block_that_fails_is_counted_too():
     stages = Stages()
-    with pytest.raises(KeyError), timed(stages, "decode", 7):
+    with pytest.raises(KeyError), stages.span("decode", 7):
         raise KeyError
     assert stages.totals()["decode"].num_calls == 1
     assert stages.totals()["decode"].num_bytes == 7
     assert stages.active() == {}
-
-
-def test_a_block_tells_any_function():
-    told = []
-    with timed(lambda *work: told.append(work), "decode", 7):
-        pass
-    ((stage, start_ns, stop_ns, num_bytes),) = told
-    assert (stage, num_bytes) == ("decode", 7)
-    assert start_ns <= stop_ns
-    with timed(ignore_stage, "decode"):
-        pass
 
 
 def test_without_a_trace_no_span_is_kept():
@@ -168,25 +157,6 @@ def test_memory_stays_what_the_rings_take_however_long_it_runs():
         tracemalloc.stop()
     assert after < before + 100_000
     assert before < 1000 * 500  # bytes a span, with all it refers to
-
-
-class Ranges:
-    def __init__(self):
-        self.told = []
-
-    def push(self, stage, subject):
-        self.told.append((stage, subject[1]))
-
-    def pop(self):
-        self.told.append("end")
-
-
-def test_ranges_are_shown_what_is_entered_and_left_also_when_it_fails():
-    ranges = Ranges()
-    stages = Stages(max_spans=1, ranges=ranges)
-    with pytest.raises(KeyError), stages.span("batch", subject=(0, 3, -1, -1)), timed(stages, "gather"):
-        raise KeyError
-    assert ranges.told == [("batch", 3), ("gather", 3), "end", "end"]
 
 
 # A tree of spans: a stage, bytes, and the spans inside it.

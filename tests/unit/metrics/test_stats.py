@@ -38,7 +38,7 @@ def test_it_says_who_waits_for_whom():
         for name, busy in (("wait_window", 1.0), ("wait_chunk", 2.0), ("fetch", 4.0), ("wait_room", 8.0))
     }
     waits = stats(wait_s=0.5, stages=stages).waits
-    assert dataclasses.asdict(waits) == {
+    assert waits._asdict() == {
         "loop_for_batch_s": 0.5,
         "batch_for_window_s": 1.0,
         "window_for_chunk_s": 2.0,

@@ -15,10 +15,9 @@ import stoker
 from stoker.cli import main
 from stoker.metrics.stages import Stages
 from stoker.metrics.stats import LoaderStats
-from stoker.metrics.status import About, ShownLoader, StatusWriter, folder
+from stoker.metrics.status import StatusFile, folder
 
 SECOND = 1_000_000_000
-ABOUT = About(dataset="data/", rank=1, world_size=4, global_batch_size=64)
 
 
 def stats(num_steps=0, **changes):
@@ -27,18 +26,26 @@ def stats(num_steps=0, **changes):
 
 
 @pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder of the files, named as users name it."""
+    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
+    return tmp_path / "status"
+
+
+@pytest.fixture
 def show():
-    """Have a writer tell of a loader whose figures are what a function returns."""
+    """Tell of a loader whose figures are what a function returns."""
     shown = []
 
-    def call(writer, stages, look):
-        shown.append(ShownLoader(writer, stages, lambda: None if (seen := look()) is None else (ABOUT, seen)))
+    def call(look):
+        stages = Stages()
+        shown.append(StatusFile(stages, lambda: None if (seen := look()) is None else ({"dataset": "data/"}, seen)))
         shown[-1].show()
-        return shown[-1]
+        return stages, shown[-1]
 
     yield call
-    for loader in shown:
-        loader.close()
+    for file in shown:
+        file.close()
 
 
 def at(stages, seconds, stage="gather"):
@@ -46,91 +53,65 @@ def at(stages, seconds, stage="gather"):
     stages(stage, 0, round(seconds * SECOND), 0)
 
 
-def only_file(folder):
-    (path,) = folder.glob("*.json")
-    return json.loads(path.read_text())
-
-
-def test_it_is_written_once_a_second_whatever_happens(tmp_path, show):
+def test_it_is_written_once_a_second_whatever_happens(place, show):
     looks = []
-    publisher = StatusWriter(tmp_path)
-    stages, others = Stages(), Stages()
-    show(publisher, stages, lambda: looks.append(1) or stats())
-    show(publisher, others, lambda: stats())
+    stages, _ = show(lambda: looks.append(1) or stats())
     for tenth in range(1, 35):  # from 0.1 to 3.4 s
         at(stages, tenth / 10)
-        at(others, tenth / 10)
     assert len(looks) == 4
 
 
-def test_the_training_loop_writes_only_where_nobody_else_does(tmp_path, show):
-    publisher = StatusWriter(tmp_path)
-    stages = Stages()
-    show(publisher, stages, lambda: stats())
+def test_the_training_loop_writes_only_where_nobody_else_does(place, show):
+    stages, _ = show(stats)
     at(stages, 0.5, "wait")
-    assert list(tmp_path.iterdir()) == []
+    assert not place.exists()
     at(stages, 1.5, "wait")
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(place.iterdir())) == 1
 
 
-def test_rates_are_those_of_the_last_seconds(tmp_path, show):
+def test_rates_are_those_of_the_last_seconds(place, show):
     steps = [0]
-    publisher = StatusWriter(tmp_path)
-    stages = Stages()
-    show(publisher, stages, lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
+    stages, _ = show(lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
     for now in range(1, 21):
         steps[0] = now if now <= 10 else 10 + 5 * (now - 10)
         at(stages, now * 1.001)
-    loader = only_file(tmp_path)["loaders"][0]
-    assert loader["total"]["num_steps"] == 60
-    assert loader["recent"]["num_steps"] == 25
-    assert loader["recent"]["elapsed_s"] == 5.0
+    found = json.loads(written(place).read_text())
+    assert found["total"]["num_steps"] == 60
+    assert found["recent"]["num_steps"] == 25
+    assert found["recent"]["elapsed_s"] == 5.0
 
 
-def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(tmp_path, show):
-    publisher = StatusWriter(tmp_path)
-    stages, others = Stages(), Stages()
-    show(publisher, stages, lambda: None)
+def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(place, show):
+    stages, _ = show(lambda: None)
     at(stages, 1)
-    assert only_file(tmp_path)["loaders"] == []
-    show(publisher, others, lambda: 1 / 0)
+    others, _ = show(lambda: 1 / 0)
     at(others, 3)
-    at(stages, 5)
-    assert stages.totals()["gather"].num_calls == 2
+    at(others, 5)
+    assert others.totals()["gather"].num_calls == 2
+    assert not place.exists()
 
 
-def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(tmp_path, show):
-    stages = Stages()
-    show(StatusWriter(None), stages, lambda: 1 / 0)
+def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(monkeypatch, show):
+    monkeypatch.setenv("STOKER_STATUS", "off")
+    stages, _ = show(lambda: 1 / 0)
     at(stages, 1)
     assert stages.on_due is None
 
 
-def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(tmp_path, show):
-    publisher = StatusWriter(tmp_path)
-    stages = Stages()
-    entries = []
-
+def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(place, show):
     def look():
-        entries[0].close()  # what a garbage collection in here would do
+        file.close()  # what a garbage collection in here would do
         return stats()
 
-    entries.append(show(publisher, stages, look))
+    stages, file = show(look)
     thread = threading.Thread(target=at, args=(stages, 1))
     thread.start()
     thread.join(10)
     assert not thread.is_alive()
-    assert list(tmp_path.glob("*.json")) == []
+    assert not place.exists()
 
 
 # ---------------------------------------------------------------------- as users see it
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The folder of the files, named as users name it."""
-    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
-    return tmp_path / "status"
 
 
 @pytest.fixture
@@ -157,7 +138,7 @@ def training(data, batch_size=50, **options):
 
 
 def written(place):
-    """Return the file of a process that trains, once whichever thread writes it first is done."""
+    """Return the file of a loader that trains, once whichever thread writes it first is done."""
     while not (paths := list(place.glob("*.json"))):
         pass
     (path,) = paths
@@ -165,15 +146,12 @@ def written(place):
 
 
 def test_loaders_are_shown_while_they_train_until_they_are_closed(data, place, top):
-    # One that nobody iterates may be shown, by the thread that writes what others tell.
-    waiting = stoker.Loader(stoker.Dataset(data), batch_size=50)
     with training(data, rank=1, world_size=4):
         written(place)
-        _, shown = top()
+        (shown,) = top()
         assert (shown["pid"], shown["dataset"], shown["rank"], shown["world_size"]) == (os.getpid(), data, 1, 4)
         assert shown["total"]["epoch_steps"] == 10 // 4 + 1
         assert place.stat().st_mode & 0o777 == 0o700
-        waiting.close()
     assert top() == []
     assert list(place.iterdir()) == []
 
