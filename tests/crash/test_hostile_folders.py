@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.strategies import write_files
 
@@ -104,9 +104,10 @@ def test_nothing_outside_a_cache_is_touched_whatever_lies_in_it(made, things):
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000)
+@pytest.mark.parametrize("part", range(20))  # each draws examples of its own
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(things=st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(THINGS)), min_size=1, max_size=6))
-def test_nothing_outside_a_cache_is_touched_whatever_lies_in_it_at_length(made, things):
+def test_nothing_outside_a_cache_is_touched_whatever_lies_in_it_at_length(made, part, things):
     check(made, things)
 
 

@@ -105,15 +105,18 @@ def still_running(marks):
     return found
 
 
-@pytest.mark.parametrize("num_kills", [6, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(6000)])])
+@pytest.mark.parametrize(
+    ("num_kills", "seed"),
+    [(6, 11), *[pytest.param(50, seed, marks=[pytest.mark.slow, pytest.mark.timeout(1000)]) for seed in range(20)]],
+)
 def test_four_that_train_from_a_small_cache_and_are_killed_leave_nothing_that_the_next_does_not_use(
-    tmp_path, num_kills
+    tmp_path, num_kills, seed
 ):
     data = write_files(tmp_path / "data", 4 * SIZES, row_group_size=20)  # more chunks than memory keeps
     digest = fill(data, tmp_path / "expected", tmp_path / "expected-marks", digest=True)
     cache, marks, limit = tmp_path / "cache", tmp_path / "marks", 100_000
     marks.touch()
-    moments, kinds = random.Random(11), itertools.cycle(["threads", "threads", "processes"])
+    moments, kinds = random.Random(seed), itertools.cycle(["threads", "threads", "processes"])
     versions = map(str, itertools.count(1))
     with ExitStack() as stack:
 
