@@ -15,6 +15,7 @@ from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
 from stoker.loader.config import make_config
 from stoker.loader.fill import warm
 from stoker.loader.opened import open_datasets
+from stoker.loader.opened import pool_of as builders_of
 from stoker.testing import MemoryStorage
 
 LEAST, MOST = 8, 64
@@ -203,7 +204,7 @@ def test_warming_fetches_more_at_once_too(tmp_path):
     try:
         late.most_waiting = 0
         (one,) = opened.datasets
-        assert warm(one.builder, pool=one.pool(1)).is_complete
+        assert warm(one.builder, pool=builders_of([one], 1)).is_complete
     finally:
         opened.close()
     assert late.most_waiting > 7
@@ -218,7 +219,7 @@ def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tm
     opened = open_datasets(Mixture({"small": small, "large": large}), config)
     try:
         assert [one.windows.is_tight for one in opened.datasets] == [False, is_tight]
-        pool = opened.pool(1)
+        pool = builders_of(opened.datasets, 1)
         assert pool.most == (pool.size if is_tight else MOST)
     finally:
         opened.close()

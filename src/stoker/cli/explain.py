@@ -18,8 +18,7 @@ from stoker.words import count_text
 
 if TYPE_CHECKING:
     from stoker.loader.explain import Explanation, SourceRow
-    from stoker.loader.orders import Orders
-    from stoker.plan.known import Known
+    from stoker.loader.orders import CountedSets, Orders
     from stoker.sampling import Steps
 
 _SHOWN = 20
@@ -89,7 +88,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _rows(
-    found: Explanation, known: Known, *, counted: str, num: int | None = None
+    found: Explanation, known: CountedSets, *, counted: str, num: int | None = None
 ) -> tuple[list[str], list[list[str]]]:
     """Return heads and cells of the first samples of a step, of all of them unless told."""
     units = found.unit.tolist()[:num]
@@ -103,7 +102,7 @@ def _rows(
     return heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows]
 
 
-def _place(row: SourceRow, known: Known) -> tuple[str, str]:
+def _place(row: SourceRow, known: CountedSets) -> tuple[str, str]:
     """Return row group and row as texts: of a filtered fragment, its row groups and which passing row it is."""
     if row.row_group is not None:
         return str(row.row_group), str(row.row)
@@ -113,7 +112,7 @@ def _place(row: SourceRow, known: Known) -> tuple[str, str]:
     return (str(first) if first == last else f"{first}-{last}") + part, f"passing row {row.chunk_row}"
 
 
-def _print_screen(found: Explanation, known: Known, steps: Steps, console: Console, *, counted: str) -> None:
+def _print_screen(found: Explanation, known: CountedSets, steps: Steps, console: Console, *, counted: str) -> None:
     urls = {found.urls[int(file)] for file in set(found.file)}
     title = (
         f"epoch {found.epoch}, step {found.step:,} of {steps.num_steps:,}, rank {found.shard.rank} of "
@@ -137,7 +136,7 @@ def _print_screen(found: Explanation, known: Known, steps: Steps, console: Conso
         print_line(console, f"… and {count_text(len(found) - len(rows))} more: --json or a pipe has them", "dim")
 
 
-def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
+def _print_json(found: Explanation, known: CountedSets, steps: Steps) -> None:
     def sample(unit: int, row: SourceRow) -> dict[str, Any]:
         row_groups = known.named[row.dataset or ""].catalogue.fragments[row.chunk].row_groups
         return {
@@ -154,7 +153,7 @@ def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
 
     print_json(
         {
-            "fingerprint": known.fingerprint(known.unit),
+            "fingerprint": known.fingerprint,
             "epoch": found.epoch,
             "step": found.step,
             "num_steps": steps.num_steps,
@@ -165,7 +164,7 @@ def _print_json(found: Explanation, known: Known, steps: Steps) -> None:
     )
 
 
-def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Steps, console: Console) -> int:
+def _find(options: argparse.Namespace, known: CountedSets, orders: Orders, steps: Steps, console: Console) -> int:
     from stoker.loader.explain import find_all
 
     url, *place = options.find
@@ -191,7 +190,7 @@ def _find(options: argparse.Namespace, known: Known, orders: Orders, steps: Step
     return OK
 
 
-def _why_not(options: argparse.Namespace, known: Known, orders: Orders) -> str:
+def _why_not(options: argparse.Namespace, known: CountedSets, orders: Orders) -> str:
     """Return what may have left a row out of an epoch."""
     reasons = ["the remainder is dropped"] if options.remainder == "drop" else []
     if orders.unit is not None:

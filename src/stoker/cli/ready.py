@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Look for what is needed, and print what is missing."""
     from stoker.host.machine import num_cores
     from stoker.loader.config import plain_window
-    from stoker.plan.known import needed_chunks
+    from stoker.loader.orders import needed_chunks
     from stoker.plan.readiness import look_for
     from stoker.sampling import RankShare, Steps
 

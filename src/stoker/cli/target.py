@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
     from stoker.dataset.units.kinds import SamplingUnit
-    from stoker.loader.orders import Orders
-    from stoker.plan.known import Known
+    from stoker.loader.orders import CountedSets, Orders
 
 Show: TypeAlias = "Callable[[CountProgress], None]"
 
@@ -213,7 +212,7 @@ def counting(text: str = "reading footers …") -> Iterator[tuple[Status, Show]]
         yield status, show
 
 
-def planned(options: argparse.Namespace, show: Show) -> tuple[Known, Orders]:
+def planned(options: argparse.Namespace, show: Show) -> tuple[CountedSets, Orders]:
     """Return what a loader with these arguments would go through, and its orders, from footers and counts alone."""
     from stoker.plan.known import open_known, plan_orders
 

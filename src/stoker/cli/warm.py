@@ -113,7 +113,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.cache.settings import Cache
     from stoker.loader.config import make_config
     from stoker.loader.fill import warm
-    from stoker.loader.opened import open_datasets
+    from stoker.loader.opened import open_datasets, pool_of
 
     if options.engine == "ray":
         return _run_on_ray(options, console)
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 with _showing(messages) as show_progress:
                     found = warm(
                         chunks.builder,
-                        pool=chunks.pool(config.num_threads),
+                        pool=pool_of([chunks], config.num_threads),
                         part=options.part,
                         on_progress=show_progress,
                         stop_event=stop_event,
@@ -247,8 +247,6 @@ def build_part(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _warmed(chunks: OpenDataset, progress: WarmProgress, unit: SamplingUnit | None) -> dict[str, Any]:
     """Return what came of a data set, as JSON has it but for its units."""
-    from stoker.loader.orders import report_on
-
     counts = chunks.counts()
     return {
         "fingerprint": chunks.catalogue.fingerprint,
@@ -262,7 +260,7 @@ def _warmed(chunks: OpenDataset, progress: WarmProgress, unit: SamplingUnit | No
         "is_complete": progress.is_complete,
         "is_full": progress.is_full,
         "was_stopped": not (progress.is_complete or progress.is_full),
-        "units": None if unit is None else report_on(unit, chunks.index, num_samples=chunks.num_samples),
+        "units": None if unit is None else chunks.report,
     }
 
 

@@ -24,7 +24,7 @@ from stoker.loader.batches import Batches
 from stoker.loader.fill import Filler
 from stoker.loader.gather import Together
 from stoker.loader.lane import Lane
-from stoker.loader.opened import OpenDatasets
+from stoker.loader.opened import OpenDatasets, pool_of
 from stoker.loader.orders import Orders
 from stoker.loader.window import Window
 from stoker.metrics.stages import Stages, Subject
@@ -82,8 +82,7 @@ class ReadyQueue(Generic[T]):
         # One lock, but two conditions: nobody is woken to find nothing to do. Entered again by a caller who makes a
         # result and closes the queue meanwhile.
         self._lock = threading.RLock()
-        self._made = threading.Condition(self._lock)
-        self._taken = threading.Condition(self._lock)
+        self._made, self._taken = threading.Condition(self._lock), threading.Condition(self._lock)
         self._ready: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
         self._num_idle = 0  # threads that wait for room
@@ -159,13 +158,11 @@ class ReadyQueue(Generic[T]):
         self._ready.clear()
 
     def _work(self) -> None:
-        while (claimed := self._claim()) is not None:
-            number, stop = claimed
-            while number < stop:
-                num_made = self._make_some(number, stop - number)
-                if not num_made:
+        while numbers := self._claim():
+            while numbers:
+                if not (num_made := self._make_some(numbers.start, len(numbers))):
                     return
-                number += num_made
+                numbers = numbers[num_made:]
 
     def _make_some(self, number: int, num_wanted: int) -> int:
         """Make the results from a number on, and return how many; 0 where nothing more is to be made."""
@@ -190,25 +187,25 @@ class ReadyQueue(Generic[T]):
             return 0
         return number - first
 
-    def _claim(self) -> tuple[int, int] | None:
-        """Return first and past-the-last of the numbers to make next, or None when there is nothing left to do."""
+    def _claim(self) -> range:
+        """Return the numbers to make next, none when there is nothing left to do."""
         with self._lock:
-            num = self._num_to_make()
-            if num or self._is_done():
-                return self._claimed(num)
-        with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
-            self._num_idle += 1
-            while not ((num := self._num_to_make()) or self._is_done()):
-                self._taken.wait()
-            self._num_idle -= 1
-            return self._claimed(num)
+            found = self._claimed()
+        if found is None:
+            with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
+                self._num_idle += 1
+                while (found := self._claimed()) is None:
+                    self._taken.wait()
+                self._num_idle -= 1
+        return found
 
-    def _claimed(self, num: int) -> tuple[int, int] | None:
+    def _claimed(self) -> range | None:
         if self._is_done():
+            return range(0)
+        if not (num := self._num_to_make()):
             return None
-        first = self._next_to_make
-        self._next_to_make = first + num
-        return first, first + num
+        self._next_to_make += num
+        return range(self._next_to_make - num, self._next_to_make)
 
     def _num_to_make(self) -> int:
         """Return how many to make at a time, as many as are ahead already, within what is left; 0 without room."""
@@ -228,19 +225,18 @@ class Progress:
         steps: Its steps, counted from there; None where it has not begun.
 
     Attributes:
-        last: The last step that was handed over, None before the first.
+        num_done: Steps behind the last one that was handed over, 0 before the first.
     """
 
-    __slots__ = ("_began", "_steps", "last")
+    __slots__ = ("_began", "_steps", "num_done")
 
     def __init__(self, began: Position, steps: Steps | None = None) -> None:
-        self._began, self._steps = began, steps
-        self.last: int | None = None
+        self._began, self._steps, self.num_done = began, steps, 0
 
     @property
     def position(self) -> Position:
         """Behind the last step handed over."""
-        return self.after(0 if self.last is None else self.last + 1)
+        return self.after(self.num_done)
 
     def after(self, num_steps: int) -> Position:
         """Return where it stands once so many steps of it are handed over.
@@ -270,13 +266,6 @@ class Run:
                 slice(1, None, 3)      █           █
                 slice(2, None, 3)          █           █
         room: How many batches it may have ahead to begin with; see `ReadyQueue`. As many as `batches` says unless told.
-
-    Attributes:
-        steps: Which samples of each lane belong to which step, from `position` on.
-        progress: Where it stands.
-        queue: Makes its batches ahead of their step.
-        is_abandoned: Whether nobody asks for its batches any more.
-        num_left: Steps that have not been handed over.
     """
 
     def __init__(
@@ -291,13 +280,14 @@ class Run:
         room: int | None = None,
     ) -> None:
         config, epoch = batches.config, position.epoch
+        # Which samples of each lane belong to which step, from `position` on.
         self.steps = position.steps(global_batch_size=batches.global_batch_size, remainder=config.remainder)
         self.progress = Progress(position, self.steps)
-        self.is_abandoned = False
+        self.is_abandoned = False  # nobody asks for its batches any more
         self._home = Home()
         self._opened, self._batches, self._stages, self._epoch = opened, batches, stages, epoch
         self._numbers = range(self.steps.num_steps)[turn]
-        self.num_left = len(self._numbers)
+        self.num_left = len(self._numbers)  # steps that have not been handed over
         self._handed_ns = 0
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at
@@ -309,17 +299,15 @@ class Run:
         self._filler = Filler(
             is_there=opened.is_there,
             build=opened.build,
-            pool=opened.pool(config.num_threads),
+            pool=pool_of(opened.datasets, config.num_threads),
             size_of=lambda number: int(opened.num_samples[number]),
             max_ahead=lambda: config.num_threads if opened.is_tight else None,
             stages=stages,
         )
         shard, has_mirror = batches.shard, config.cache.mirror is not None
         told: dict[str, Any] = {"stages": stages, "subject_at": self._subject_at, "on_open": self._note_opened}
-        told["begins_at"] = shard.rank / shard.world_size if has_mirror else 0.0
-        self._lanes = [
-            Lane(lane, opened, self._filler, units_in=orders.units_in, **told) for lane in orders.lanes_of_epoch(epoch)
-        ]
+        told |= {"units_in": orders.units_in, "begins_at": shard.rank / shard.world_size if has_mirror else 0.0}
+        self._lanes = [Lane(lane, opened, self._filler, **told) for lane in orders.order.lanes_of_epoch(epoch)]
         self.queue: ReadyQueue[tuple[Any, int]] = ReadyQueue(
             self._make,
             num_results=len(self._numbers),
@@ -362,7 +350,7 @@ class Run:
             raise
         while self._uses:
             self._opened.count_uses(*self._uses.popleft())
-        self.progress.last = numbers[number]
+        self.progress.num_done = numbers[number] + 1
         self.num_left -= 1
         if self.num_left and numbers[number + 1] >= self._passing_from:
             self._pass_windows(numbers[number + 1])
@@ -471,7 +459,6 @@ class NextEpoch:
         self._prefetch = prefetch
         self._now: weakref.ref[Run] | None = None
         self._expected: Position | None = None  # where the run behind the last one that ended begins
-        self._is_likely = False
         self.lead = 0
         self._begun: tuple[Position, Run] | None = None
 
@@ -485,21 +472,19 @@ class NextEpoch:
 
         Blocks: until batches in the making are done, where there is another.
         """
-        begun, self._begun = self._begun, None
-        if begun is None:
+        (at, run), self._begun = self._begun or (None, None), None
+        if run is not None and at != start:
+            run.close()
             return None
-        if begun[0] != start:
-            begun[1].close()
-            return None
-        begun[1].queue.allow(self._prefetch)
-        return begun[1]
+        if run is not None:
+            run.queue.allow(self._prefetch)
+        return run
 
     def began(self, start: Position, run: Run) -> None:
         """Note the run that the loop is at from now on."""
         self._now = weakref.ref(run)
-        self._is_likely = self._prefetch > 0 and start == self._expected
+        self.lead = self._prefetch - 1 if self._prefetch and start == self._expected else 0
         self._expected = None
-        self.lead = self._prefetch - 1 if self._is_likely else 0
 
     def handed(self, run: Run, begin: Callable[[Position, int], Run]) -> None:
         """Note that a batch was handed over, and begin the next run once nothing is left to make of this one.
@@ -515,11 +500,11 @@ class NextEpoch:
         room = min(self._prefetch - run.num_left, _MOST_READY)  # beside those that are left of this run
         if self._begun is not None:
             self._begun[1].queue.allow(room)
-        elif self._is_likely and 0 < run.num_left <= self.lead:
+        elif 0 < run.num_left <= self.lead:
             start = run.progress.position.next_epoch()
             try:
                 self._begun = start, begin(start, room)
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
-                self._is_likely = False
+                self.lead = 0
         if not run.num_left:
             self._expected = run.progress.position

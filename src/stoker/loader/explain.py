@@ -190,7 +190,7 @@ def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankS
         ValueError: There is no such step or epoch.
         SourceError: A footer cannot be read.
     """
-    samples = samples_of(orders.lanes_of_epoch(epoch), steps, step, shard)
+    samples = samples_of(orders.order.lanes_of_epoch(epoch), steps, step, shard)
     row, unit = _rows(samples, orders)
     whose, chunk = samples.component[unit], samples.chunk[unit]
     datasets = orders.opened.datasets
@@ -266,7 +266,7 @@ def find_all(orders: Orders, steps: Steps, row: tuple[str, int, int], *, epoch: 
     which, chunk, chunk_row = _sample(orders, row)
     name = orders.names[which] if orders.names else None
     uses = list[Use]()
-    for lane, of_lane in enumerate(orders.lanes_of_epoch(epoch)):
+    for lane, of_lane in enumerate(orders.order.lanes_of_epoch(epoch)):
         for own_epoch in of_lane.own_epochs(which):
             units = orders.units_in(which, own_epoch)
             unit = np.array([chunk_row], dtype=np.int64) if units is None else units.units_of(chunk, chunk_row)

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, Self, Unpack
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture
-from stoker.errors import ResumeError
+from stoker.dataset.mixture import Mixture, naming
+from stoker.errors import ResumeError, printable
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
@@ -24,8 +24,8 @@ from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
 from stoker.loader.epoch_run import NextEpoch, Progress, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
-from stoker.loader.opened import OpenDatasets, open_datasets, title_of
-from stoker.loader.orders import Orders, UnitsReport, window_chunks
+from stoker.loader.opened import OpenDatasets, open_datasets
+from stoker.loader.orders import Orders, UnitsReport, needed_chunks
 from stoker.loader.resume import Allowed
 from stoker.loader.units import make_collator
 from stoker.metrics import status
@@ -34,6 +34,7 @@ from stoker.metrics.stats import LoaderStats
 from stoker.sampling import steps as order
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
+from stoker.words import some_of
 
 _log = logging.getLogger("stoker")
 
@@ -140,7 +141,7 @@ class Loader:
         config = make_config(options)
         self._config = config
         self._made_s = time.monotonic()
-        name = title_of(dataset)
+        name = _title(dataset)
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: OpenDatasets = open_datasets(dataset, config, on_stage=self._stages)
         shown = status.StatusFile(self._stages, _look(weakref.ref(self), name))
@@ -149,23 +150,21 @@ class Loader:
         self._close_all = weakref.finalize(self, begun.close)
         try:
             self._collator = make_collator(config, self._opened.spec)
-            chunks = window_chunks(
-                config.window,
-                num_samples=self._opened.num_samples,
-                record_bytes=self._opened.spec.plain_bytes,
-                num_sets=len(self._opened.datasets),
-            )
+            window = self._opened.window(config.window, self._opened.spec)
             self._orders = Orders(
-                self._opened,
-                unit=config.unit,
-                shuffle=config.shuffle,
-                seed=config.seed,
-                window=chunks,
-                lanes=config.lanes,
+                self._opened, shuffle=config.shuffle, seed=config.seed, window=window, lanes=config.lanes
             )
             self._order = self._orders.order
+            self._batches: Batches | None = None  # once the ranks are known
+            self._next_epoch = NextEpoch(prefetch=0)
+            self._num_steps = self._num_samples = 0
+            self._resume = self._orders.resume(takes_window=config.window is None)
+            self._start = beginning = self._resume.beginning  # where the next `for` begins
+            self._progress = Progress(beginning)  # what `state_dict` tells: behind the last batch handed over
+            self._is_restored = False
+            self._build_first()
             for one in self._opened.datasets:
-                one.windows.stand(chunks)
+                one.windows.stand(window)
             self._delivery = delivery = self._make_delivery()
             if delivery.resident is not None:
                 _check_resident(config, self._opened)
@@ -173,15 +172,6 @@ class Loader:
         except BaseException:
             self.close()
             raise
-        self._batches: Batches | None = None  # once the ranks are known
-        self._next_epoch = NextEpoch(prefetch=0)
-        self._num_steps = 0
-        self._num_samples = 0
-        self._resume = self._orders.resume(takes_window=config.window is None)
-        beginning = self._resume.beginning
-        self._start = beginning  # where the next `for` begins
-        self._progress = Progress(beginning)  # what `state_dict` tells: behind the last batch handed over
-        self._is_restored = False
         shown.show()  # threads that build chunks already run: whatever they tell of must be a whole loader
 
     # ------------------------------------------------------------------ what a loop needs
@@ -292,7 +282,7 @@ class Loader:
     @property
     def units(self) -> UnitsReport:
         """What the order counts, how many of them there are, and what chunks' borders cut."""
-        return self._orders.report()
+        return self._opened.report
 
     def stats(self) -> LoaderStats:
         """Return what the loader has done so far.
@@ -382,6 +372,24 @@ class Loader:
     def _make_delivery(self) -> Delivery:
         """Return how batches leave; a loader for another framework brings its own."""
         return Delivery()
+
+    def _build_first(self) -> None:
+        """Build the first chunk of each data set, unless it is there; and beside it, others that the first batch needs.
+
+        One less of them than threads may compute: the first one finds a permit, too.
+        """
+        for name, one in zip(self._opened.named, self._opened.datasets, strict=True):
+            if (first := one.first_missing) is None:
+                continue
+            beside: list[int] = []
+            if not (name or one.windows.is_tight):
+                shard, size = self._known()  # where it proves wrong, these are chunks of another rank's, built early
+                steps = self._steps_of(size, self._start)
+                (needed,) = needed_chunks(self._orders, steps, range(min(1, steps.num_steps)), [shard], epoch=0)
+                whole = [i for i in needed.tolist() if i != first and len(one.catalogue.unit(i)) == 1]
+                beside = whole[: self._config.num_threads - 1]
+            with naming(name):
+                one.build_first(first, beside)
 
     def _settle(self) -> Batches:
         """Return what makes batches, for which the ranks have to be known by now."""
@@ -605,3 +613,15 @@ def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
         return about | {"global_batch_size": global_size}, found.stats()
 
     return look
+
+
+def _title(dataset: Dataset | Mixture) -> str:
+    """Return what people call a data set, in a line that can be printed."""
+    if isinstance(dataset, Mixture):
+        title = f"a mixture of {', '.join(dataset.names)}"
+    elif len(sources := [*map(str, dataset.sources)]) == 1:
+        title = sources[0]
+    else:
+        shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
+        title = f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)
+    return printable(title, is_line=True)

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -37,20 +36,17 @@ from stoker.dataset.description import Description
 from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.kinds import Pack, SamplingUnit
-from stoker.errors import FieldError, printable
+from stoker.errors import FieldError
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filler, chunks_of_part
-from stoker.loader.orders import CountedSet, CountedSets, window_chunks
+from stoker.loader.orders import CountedSet, CountedSets
 from stoker.loader.temporary import OwnedFolder
 from stoker.loader.window import WindowOpener
 from stoker.metrics.stages import NO_STAGES, Stages
-from stoker.sampling.epoch import Order
-from stoker.sampling.steps import Steps
-from stoker.words import some_of
 
 # Of the memory that is free, what a cache in it may take: the model's process needs some, too.
 _MEMORY_SHARE = 0.5
@@ -79,17 +75,16 @@ class OpenDataset(CountedSet):
     Args:
         builder: Builds what is missing, into a cache; closed with this, as that is.
         spec: What a sample is.
+        unit: What the order counts; None for rows. `open_datasets` sets the index.
         first: Number of its first chunk among those of all data sets.
 
     Attributes:
         windows: Opens windows of its chunks.
-        index: What the order counts, where that is not rows; set by `open_datasets`.
     """
 
-    def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
-        self.builder, self.spec, self.first = builder, spec, first
-        self.catalogue = builder.catalogue
-        self.index = None
+    def __init__(self, builder: Builder, spec: Spec, unit: SamplingUnit | None, *, first: int) -> None:
+        super().__init__(builder.catalogue, spec=spec, unit=unit)
+        self.builder, self.first = builder, first
         self.windows = WindowOpener(builder, spec, first=first)
         self._estimate()
         self._beside: list[threading.Thread] = []  # that build some chunks already
@@ -98,8 +93,8 @@ class OpenDataset(CountedSet):
         """Return whether other rows stand in for those of a chunk, as far as that is known here or in the cache."""
         return self.builder.is_substituted(chunk)
 
-    def pool(self, num_threads: int) -> AdaptivePool:
-        """Return the threads that should build, for `num_threads` cores: more while more fetches at once are worth it.
+    def num_builders(self, num_threads: int) -> tuple[int, int]:
+        """Return how many threads should build, for `num_threads` cores, and the most where more are worth it.
 
         Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
         have to leave the cache again, none is built long before it is used.
@@ -113,10 +108,9 @@ class OpenDataset(CountedSet):
             if catalogue.dataset.transform is None:  # which may take any time, with the interpreter's lock or without
                 num = min(num, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
         if not catalogue.is_remote or self.windows.is_tight:
-            return AdaptivePool(num)
+            return num, num
         chunk_bytes = max(1, self.windows.expected_bytes // max(1, len(catalogue)))
-        most = min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes)
-        return AdaptivePool(num, most=most, permits=[] if permits is None else [permits])
+        return num, min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes)
 
     def _work_bytes(self) -> float:
         """Return about how much is decoded for a chunk, of which a filter and a vocabulary may leave little."""
@@ -125,48 +119,37 @@ class OpenDataset(CountedSet):
         decoded_bytes = self.windows.expected_bytes * num_read / num_left if num_left else 0
         return max(catalogue.file_bytes, decoded_bytes) / max(1, len(catalogue))
 
-    def build_first(self, config: LoaderConfig, *, is_mixed: bool) -> None:
-        """Build the first chunk with samples, unless it is there: what cannot work shows before training begins.
+    @property
+    def first_missing(self) -> int | None:
+        """The first chunk with samples, if it is not there and no part of a larger fragment: it is tried beforehand."""
+        filled = np.flatnonzero(self.num_samples)
+        first = int(filled[0]) if len(filled) else 0
+        is_missing = len(filled) and len(self.catalogue.unit(first)) == 1 and not self.builder.has(first)
+        return first if is_missing else None
 
-            this thread   |··first chunk··|                 batches are made of chunks that the order draws, so
-            stoker-build  |····chunk 17···|                 the cores that would stand idle build some of these
-            stoker-build  |~~~~~·····chunk 4····|
-
-        One that is read together with many others is left for later: that could take minutes.
-
-        Blocks: until the first chunk is built.
-
-        Args:
-            config: Says which chunks the first batches need.
-            is_mixed: Whether the data set is one of a mixture: then no others are built.
+    def build_first(self, first: int, beside: Sequence[int]) -> None:
+        """Build the first chunk, so that what cannot work shows before training begins, and begin some others.
 
         Raises:
             StokerError: The first chunk cannot be built. What is wrong with another one belongs to the step that needs
                 it.
         """
-        filled, catalogue, build = np.flatnonzero(self.num_samples), self.catalogue, self.builder.build
-        first = int(filled[0]) if len(filled) else 0
-        if not len(filled) or len(catalogue.unit(first)) > 1 or self.builder.has(first):
-            return
-        wanted = [] if is_mixed or self.windows.is_tight else first_chunks(config, self.num_samples, self.spec)
-        others = (chunk for chunk in wanted if chunk != first and len(catalogue.unit(chunk)) == 1)
 
         def try_to_build(chunk: int) -> None:
             with contextlib.suppress(Exception):
-                build(chunk)
+                self.builder.build(chunk)
 
-        # One less than may compute: the first one finds a permit, too.
-        for i, chunk in enumerate(islice(others, config.num_threads - 1)):
-            self._beside.append(
-                threading.Thread(target=try_to_build, args=(chunk,), name=f"stoker-build-{i}", daemon=True)
-            )
-            self._beside[-1].start()
-        build(first)
+        for i, chunk in enumerate(beside):
+            thread = threading.Thread(target=try_to_build, args=(chunk,), name=f"stoker-build-{i}", daemon=True)
+            self._beside.append(thread)
+            thread.start()
+        with _sound_source(self.catalogue):
+            self.builder.build(first)
         self._estimate()
 
     def _estimate(self) -> None:
         """Estimate what all chunks take: as much a sample as the first one does, where that is there."""
-        counts, spec = self.num_samples, self.spec
+        counts, spec = self.num_samples, self.windows.spec
         num_bytes = int(counts.sum()) * spec.record_bytes
         if spec.ragged:
             filled = np.flatnonzero(counts)
@@ -189,7 +172,7 @@ class OpenDataset(CountedSet):
         filler = Filler(
             is_there=lambda number: self.builder.has(number - self.first),
             build=lambda number: self.builder.build(number - self.first),
-            pool=self.pool(num_threads),
+            pool=pool_of([self], num_threads),
             max_ahead=lambda: num_threads if self.windows.is_tight else None,
         )
         try:
@@ -197,7 +180,7 @@ class OpenDataset(CountedSet):
             for num_done, chunk in enumerate(filled, 1):  # one thread reads: the filler's do what takes time
                 filler.request([self.first + chunk])
                 with self.windows.chunk(chunk, filler) as opened:
-                    counts.append(read_lengths(opened.fd, opened.header, self.spec[field]))
+                    counts.append(read_lengths(opened.fd, opened.header, self.windows.spec[field]))
                 num_rows += len(counts[-1])
                 if on_progress is not None:
                     on_progress(CountProgress(num_fragments=len(filled), num_done=num_done, num_rows=num_rows))
@@ -227,20 +210,24 @@ class OpenDatasets(CountedSets):
     Args:
         datasets: Closed with this.
         spec: What a sample of any of them is.
+        unit: What the order counts; None for rows.
         mixture: What the user wrote, where it is one.
         temporary: Folder to remove at the end, where the cache is this loader's alone.
     """
+
+    datasets: tuple[OpenDataset, ...]
 
     def __init__(
         self,
         datasets: Sequence[OpenDataset],
         *,
         spec: Spec,
-        mixture: Mixture | None = None,
-        temporary: OwnedFolder | None = None,
+        unit: SamplingUnit | None,
+        mixture: Mixture | None,
+        temporary: OwnedFolder | None,
     ) -> None:
-        self.datasets: Sequence[OpenDataset] = tuple(datasets)
-        self.spec, self.mixture, self._temporary = spec, mixture, temporary
+        super().__init__(datasets, mixture=mixture, unit=unit)
+        self.spec, self._temporary = spec, temporary
         self._firsts = [one.first for one in datasets]
 
     @property
@@ -252,17 +239,6 @@ class OpenDatasets(CountedSets):
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         return any(one.windows.is_tight for one in self.datasets)
-
-    def pool(self, num_threads: int) -> AdaptivePool:
-        """Return the threads that should build, for `num_threads` cores."""
-        pools = [one.pool(num_threads) for one in self.datasets]
-        permits = [one.builder.permits for one in self.datasets if one.builder.permits is not None]
-        return AdaptivePool(
-            max(pool.size for pool in pools),
-            most=max(pool.most for pool in pools),
-            # One tight cache holds up all: none of them builds long before it is used.
-            permits=[] if self.is_tight else permits,
-        )
 
     def is_there(self, number: int) -> bool:
         """Return whether a chunk is in the cache."""
@@ -297,6 +273,15 @@ class OpenDatasets(CountedSets):
                 stack.callback(one.close)
 
 
+def pool_of(datasets: Sequence[OpenDataset], num_threads: int) -> AdaptivePool:
+    """Return the threads that should build these, for `num_threads` cores: more while more fetches are worth it."""
+    nums = [one.num_builders(num_threads) for one in datasets]
+    is_tight = any(one.windows.is_tight for one in datasets)  # one holds up all
+    permits = [one.builder.permits for one in datasets if one.builder.permits is not None]
+    most = max(most for _, most in nums)
+    return AdaptivePool(max(num for num, _ in nums), most=most, permits=[] if is_tight else permits)
+
+
 def open_datasets(
     dataset: Dataset | Mixture,
     config: LoaderConfig,
@@ -305,7 +290,7 @@ def open_datasets(
     on_stage: Stages = NO_STAGES,
     on_count: OnCount | None = None,
 ) -> OpenDatasets:
-    """Open a data set, or all of a mixture, in one cache; find out what a sample is, and build the first chunk.
+    """Open a data set, or all of a mixture, in one cache; find out what a sample is.
 
     Args:
         dataset: What to open.
@@ -337,16 +322,15 @@ def open_datasets(
                     config,
                     first=sum(len(other.num_samples) for other in opened.values()),
                     is_temporary=temporary is not None,
-                    is_mixed=mixture is not None,
                     part=part,
                     on_stage=on_stage,
                     on_count=on_count,
                 )
             stack.callback(opened[name].close)
-        specs = {name: one.spec for name, one in opened.items()}
+        specs = {name: one.windows.spec for name, one in opened.items()}
         spec = next(iter(specs.values())) if mixture is None else mixture.check_specs(specs)
         stack.pop_all()
-        return OpenDatasets([*opened.values()], spec=spec, mixture=mixture, temporary=temporary)
+        return OpenDatasets([*opened.values()], spec=spec, unit=config.unit, mixture=mixture, temporary=temporary)
 
 
 def _open_dataset(
@@ -355,7 +339,6 @@ def _open_dataset(
     *,
     first: int,
     is_temporary: bool,
-    is_mixed: bool,
     part: tuple[int, int] | None,
     on_stage: Stages,
     on_count: OnCount | None,
@@ -383,12 +366,11 @@ def _open_dataset(
             if dataset.transform is None and dataset.filter is None:
                 check_known_nulls(catalogue)
             mine = [] if part is None else [i for i in chunks_of_part(catalogue, *part) if catalogue.num_samples[i]]
-            opened = OpenDataset(builder, builder.find_spec(mine[0] if mine else None), first=first)
+            spec = builder.find_spec(mine[0] if mine else None)
+            opened = OpenDataset(builder, spec, unit, first=first)
             stack.callback(opened.close)
-            if part is None:
-                opened.build_first(config, is_mixed=is_mixed)
         if unit is not None and part is None:
-            unit.check(opened.spec)
+            unit.check(spec)
             token_counts = None
             if isinstance(unit, Pack) and makes_tokens(unit, dataset):
                 token_counts = partial(opened.token_counts, unit.field, num_threads, on_count)
@@ -402,46 +384,6 @@ def _open_dataset(
             )
         stack.pop_all()
         return opened
-
-
-def first_chunks(config: LoaderConfig, num_samples: Int64, spec: Spec) -> list[int]:
-    """Return the chunks of the windows that a rank's first batch of epoch 0 needs; none where the order counts no rows.
-
-    Args:
-        config: What the loader was asked for.
-        num_samples: Samples of each chunk. Shape [K].
-        spec: What a sample is.
-    """
-    if config.unit is not None:
-        return []
-    at_most = window_chunks(config.window, num_samples=num_samples, record_bytes=spec.plain_bytes)
-    order = Order(num_samples, shuffle=config.shuffle, seed=config.seed, window=at_most, lanes=config.lanes)
-    shard = config.ranks.guess()  # where it proves wrong, these are chunks of another rank's, built a little earlier
-    try:
-        global_size = config.global_size(shard)
-    except ValueError:  # raised where somebody asks for a batch
-        return []
-    steps = Steps(lane_sizes=order.lane_sizes, global_batch_size=global_size, remainder=config.remainder)
-    chunks: dict[int, None] = {}  # one on the border of lanes may belong to both
-    for piece in steps.slices(0, shard) if steps.num_steps else ():
-        if not piece.is_padding:
-            lane = order.epoch(0, lane=piece.lane)
-            first, last = lane.windows_of([piece.start, piece.stop - 1]).tolist()
-            for window in range(first, last + 1):
-                chunks |= dict.fromkeys(lane.window_chunks(window).tolist())
-    return list(chunks)
-
-
-def title_of(dataset: Dataset | Mixture) -> str:
-    """Return what people call a data set, in a line that can be printed."""
-    if isinstance(dataset, Mixture):
-        title = f"a mixture of {', '.join(dataset.names)}"
-    elif len(sources := [*map(str, dataset.sources)]) == 1:
-        title = sources[0]
-    else:
-        shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
-        title = f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)
-    return printable(title, is_line=True)
 
 
 def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -20,12 +20,15 @@ from stoker.dataset.listing import names_below
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
+from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.loader.resume import Resume
 from stoker.sampling import position
 from stoker.sampling.contents import Contents, OpenFiles, describe, layouts_of
-from stoker.sampling.mixture import MixtureEpoch, MixtureOrder, component_seed
+from stoker.sampling.epoch import EpochOrder
+from stoker.sampling.mixture import MixtureOrder, component_seed
 from stoker.sampling.position import ROWS, Mixing, Position
+from stoker.sampling.steps import RankShare, Steps
 from stoker.sampling.units import Units, units_of
 
 # A window must be large enough to mix, small enough to lie in the page cache beside the model's own memory: the next
@@ -50,13 +53,17 @@ _MAX_SHOWN = 200
 class CountedSet:
     """An opened data set, as an order counts it.
 
-    Attributes:
+    Args:
         catalogue: Its files and fragments.
-        index: What the order counts of it; None for rows.
+        spec: What a sample is, as far as that is known without reading rows.
+        unit: What the order counts; None for rows.
+        index: Where its units are; None for rows.
     """
 
-    catalogue: Catalogue
-    index: Index | None
+    def __init__(
+        self, catalogue: Catalogue, *, spec: Spec | None, unit: SamplingUnit | None = None, index: Index | None = None
+    ) -> None:
+        self.catalogue, self.spec, self.unit, self.index = catalogue, spec, unit, index
 
     @property
     def num_samples(self) -> Int64:
@@ -67,17 +74,19 @@ class CountedSet:
         """Return whether other rows stand in for those of a chunk, as far as that is known."""
         return False
 
-    def num_units(self, unit: SamplingUnit | None) -> Int64:
-        """Return what is counted of each chunk; of draws, its rows: how many there are, other files decide too."""
-        if unit is None or self.index is None or isinstance(unit, Weighted):
+    @cached_property
+    def num_units(self) -> Int64:
+        """What is counted of each chunk; of draws, its rows: how many there are, other files decide too."""
+        if self.unit is None or self.index is None or isinstance(self.unit, Weighted):
             return self.num_samples
-        return units_of(unit, self.index, seed=0, epoch=0).num_units
+        return units_of(self.unit, self.index, seed=0, epoch=0).num_units
 
-    def files(self, unit: SamplingUnit | None) -> OpenFiles:
-        """Return the files as the order knows them: by their names, and what each of their chunks has."""
-        counts, num_units, filled = self.num_samples, self.num_units(unit), self.num_samples > 0
-        if num_units is not counts:
-            counts = np.stack([counts, num_units], axis=1)
+    @cached_property
+    def files(self) -> OpenFiles:
+        """The files as the order knows them: by their names, and what each of their chunks has."""
+        counts, filled = self.num_samples, self.num_samples > 0
+        if self.num_units is not counts:
+            counts = np.stack([counts, self.num_units], axis=1)
         held, begins = np.unique(self.catalogue.file_of_chunk[filled], return_index=True)
         listed = [self.catalogue.listed[i] for i in held.tolist()]
         samples = np.split(counts[filled], begins[1:]) if held.size else []
@@ -89,16 +98,17 @@ class CountedSet:
         root, names = names_below(listed)
         return OpenFiles(root, names, layouts_of(samples))
 
-    def contents(self, unit: SamplingUnit | None, files: OpenFiles) -> Contents:
-        """Return what the order of the data set is made of; `files` are those of `files`."""
+    @cached_property
+    def contents(self) -> Contents:
+        """What the order of the data set is made of."""
         draws = chosen = None
-        if isinstance(unit, Weighted) and self.index is not None:
+        if isinstance(self.unit, Weighted) and self.index is not None:
             cumulated = self.index.arrays["cumulated"][self.index.row_starts]
             draws = hashlib.blake2b(cumulated.astype("<i8").tobytes(), digest_size=8).hexdigest()
         if (rule := self.catalogue.dataset.filter) is not None:
             told = str(rule) if len(str(rule)) <= _MAX_SHOWN else f"{str(rule)[: _MAX_SHOWN - 3]}..."
             chosen = f"{told} [{fingerprint('filter', rule.to_json())[:8]}]"
-        return describe(files, filter=chosen, draws=draws, num_samples=int(self.num_units(unit).sum()))
+        return describe(self.files, filter=chosen, draws=draws, num_samples=int(self.num_units.sum()))
 
     def segments(self, contents: Contents) -> Int64 | None:
         """Return the number of the segment that each chunk came with to the epoch under way; None for one segment.
@@ -114,22 +124,39 @@ class CountedSet:
         segments[filled] = contents.file_segments[file]
         return segments
 
+    @property
+    def report(self) -> UnitsReport:
+        """What is counted, how many of them there are, and what chunks' borders cut."""
+        unit, index, num_rows = self.unit, self.index, int(self.num_samples.sum())
+        if unit is None or index is None:
+            return UnitsReport(told="rows", num_units=num_rows, num_rows=num_rows)
+        num_units = num_rows if isinstance(unit, Weighted) else int(index.arrays["unit_starts"][-1])
+        filled = 1.0
+        if isinstance(unit, Pack) and num_units:
+            filled = index.numbers["num_tokens"] / (num_units * unit.length)
+        numbers = {name: num for name, num in index.numbers.items() if name != "num_tokens"}
+        return UnitsReport(told=unit.told(), num_units=num_units, num_rows=num_rows, filled=filled, **numbers)
+
 
 class CountedSets:
     """One opened data set, or all of a mixture: those of a loader, or those that are only planned with.
 
-    Attributes:
+    Args:
         datasets: Each data set.
         mixture: What the user wrote, where it is one.
+        unit: What the order counts; None for rows.
     """
 
-    datasets: Sequence[CountedSet]
-    mixture: Mixture | None
+    def __init__(
+        self, datasets: Sequence[CountedSet], *, mixture: Mixture | None = None, unit: SamplingUnit | None = None
+    ) -> None:
+        self.datasets, self.mixture, self.unit = tuple(datasets), mixture, unit
+        self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])  # of each chunk of all of them
 
-    @cached_property
-    def num_samples(self) -> Int64:
-        """Rows of each chunk, of all data sets. Shape [K]."""
-        return np.concatenate([one.num_samples for one in self.datasets])
+    @property
+    def named(self) -> dict[str, CountedSet]:
+        """The data sets of a mixture by their names; one that stands alone under an empty one."""
+        return dict(zip(("",) if self.mixture is None else self.mixture.names, self.datasets, strict=True))
 
     @property
     def mixing(self) -> Mixing | None:
@@ -143,10 +170,26 @@ class CountedSets:
             weights = tuple(str(share / sum(shares)) for share in shares)  # their scale means nothing
         return Mixing(names=mixture.names, weights=weights, until=None if weights is None else mixture.until)
 
-    def fingerprint(self, unit: SamplingUnit | None) -> str:
-        """Return what tells the order of these data sets, mixed in this way, from all others."""
-        contents = [one.contents(unit, one.files(unit)) for one in self.datasets]
-        return position.fingerprint_of(contents, self.mixing)
+    @property
+    def fingerprint(self) -> str:
+        """What tells the order of these data sets, mixed in this way, from all others."""
+        return position.fingerprint_of([one.contents for one in self.datasets], self.mixing)
+
+    @property
+    def report(self) -> UnitsReport:
+        """What is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
+        first, *more = reports = [one.report for one in self.datasets]
+        if not more:
+            return first
+        num_units = sum(one.num_units for one in reports)
+        filled = sum(one.filled * one.num_units for one in reports) / num_units if num_units else 1.0
+        numbers = [field.name for field in fields(UnitsReport) if field.name.startswith("num_")]
+        return replace(first, filled=filled, **{name: sum(getattr(one, name) for one in reports) for name in numbers})
+
+    def window(self, window: int | Literal["all"] | None, spec: Spec | None) -> int | None:
+        """Return how many chunks of each data set are mixed together where a loader is told this; None for all."""
+        record_bytes = 0 if spec is None else spec.plain_bytes
+        return window_chunks(window, self.num_samples, record_bytes, num_sets=len(self.datasets))
 
     def as_opened(self) -> Dataset | Mixture:
         """Return what was opened, each table of it at the version that was found: other processes open that one."""
@@ -163,7 +206,6 @@ class Orders:
 
     Args:
         opened: The data sets.
-        unit: What is counted; None for rows.
         shuffle: Whether epochs are permuted.
         seed: Seed of the order.
         window: Chunks that are mixed together; None for all.
@@ -179,39 +221,32 @@ class Orders:
         order: The order of all epochs.
     """
 
-    def __init__(
-        self,
-        opened: CountedSets,
-        *,
-        unit: SamplingUnit | None,
-        shuffle: bool,
-        seed: int,
-        window: int | None,
-        lanes: int,
-    ) -> None:
-        self.opened, self.unit = opened, unit
+    def __init__(self, opened: CountedSets, *, shuffle: bool, seed: int, window: int | None, lanes: int) -> None:
+        self.opened, self.unit = opened, opened.unit
         self._settings: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "window": window, "lanes": lanes}
         self.names: tuple[str, ...] = () if opened.mixture is None else opened.mixture.names
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(opened.datasets))(self._units_in)
         self._under_way: Position | None = None
         self._make()
-        if unit is not None and not self.order.num_samples and opened.num_samples.sum():
-            _log.warning("every epoch is empty: %s", self.report())
-        elif isinstance(unit, Grouped | NGram):
-            # Where rows of one key do not come together nothing else would show it.
-            report = self.report()
-            if report.num_reappearing:
-                _log.warning(
-                    "%s: rows of one key do not all lie side by side; sort the files by %s to have them together",
-                    report,
-                    ", ".join(unit.keys),
-                )
-            elif report.num_cut and isinstance(unit, Grouped):
-                _log.warning(
-                    "%s: the parts of these groups are groups of their own; no group is cut where files and row groups "
-                    "begin with one",
-                    report,
-                )
+        if isinstance(self.unit, Grouped | NGram) or (self.unit is not None and not self.order.num_samples):
+            self._warn(opened.report)
+
+    def _warn(self, report: UnitsReport) -> None:
+        """Say where there are no units, or rows of one key do not come together: nothing else would show it."""
+        if not self.order.num_samples and report.num_rows:
+            _log.warning("every epoch is empty: %s", report)
+        elif isinstance(self.unit, Grouped | NGram) and report.num_reappearing:
+            _log.warning(
+                "%s: rows of one key do not all lie side by side; sort the files by %s to have them together",
+                report,
+                ", ".join(self.unit.keys),
+            )
+        elif isinstance(self.unit, Grouped) and report.num_cut:
+            _log.warning(
+                "%s: the parts of these groups are groups of their own; no group is cut where files and row groups "
+                "begin with one",
+                report,
+            )
 
     def _make(self) -> None:
         """Make the order; what of it differs from epoch to epoch is made when it is asked for."""
@@ -229,13 +264,13 @@ class Orders:
 
     def resume(self, *, takes_window: bool) -> Resume:
         """Return what saved states are checked against; see `Resume`."""
-        files = tuple(one.files(self.unit) for one in self.opened.datasets)
         beginning = Position(
-            datasets=tuple(one.contents(self.unit, its) for one, its in zip(self.opened.datasets, files, strict=True)),
+            datasets=tuple(one.contents for one in self.opened.datasets),
             mixing=self.opened.mixing,
             units=ROWS if self.unit is None else self.unit.identity,
             **self._settings | {"window": self.order.window},
         )
+        files = tuple(one.files for one in self.opened.datasets)
         return Resume(beginning=beginning, files=files, takes_window=takes_window)
 
     def going_on(self, position: Position) -> Orders:
@@ -256,22 +291,6 @@ class Orders:
         other._under_way = position if position.is_special else None
         other._make()
         return other
-
-    def lanes_of_epoch(self, epoch: int) -> Sequence[MixtureEpoch]:
-        """Return the orders of all lanes in an epoch."""
-        return self.order.lanes_of_epoch(epoch)
-
-    def report(self) -> UnitsReport:
-        """Return what is counted, how many of them there are, and what chunks' borders cut; of all data sets."""
-        reports = [report_on(self.unit, one.index, num_samples=one.num_samples) for one in self.opened.datasets]
-        if len(reports) == 1:
-            return reports[0]
-        num_units = sum(one.num_units for one in reports)
-        filled = sum(one.filled * one.num_units for one in reports) / num_units if num_units else 1.0
-        numbers = [field.name for field in fields(UnitsReport) if field.name.startswith("num_")]
-        return replace(
-            reports[0], filled=filled, **{name: sum(getattr(one, name) for one in reports) for name in numbers}
-        )
 
     def _units_in(self, which: int, epoch: int) -> Units | None:
         """Return what is counted of a data set in one of its own epochs; None for rows."""
@@ -297,8 +316,34 @@ class Orders:
         return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
 
 
+def needed_chunks(
+    orders: Orders, steps: Steps, which: range, shards: Iterable[RankShare], *, epoch: int
+) -> list[Int64]:
+    """Return the chunks of the windows that some ranks open for some steps, of each data set, in order of use.
+
+    Args:
+        orders: The orders of the data sets.
+        steps: The epoch's steps.
+        which: Numbers of the steps.
+        shards: The ranks.
+        epoch: Which epoch.
+    """
+    lanes = orders.order.lanes_of_epoch(epoch)
+    windows: dict[tuple[int, int, int, int], EpochOrder] = {}  # lane, data set, its own epoch and window
+    for shard in shards:
+        for piece in (piece for step in which for piece in steps.slices(step, shard)):
+            for part, own, start, stop in lanes[piece.lane].component_ranges(piece.start, piece.stop):
+                order = lanes[piece.lane].component_epoch(part, own)
+                first, last = order.windows_of([start, stop - 1]).tolist()
+                windows |= {(piece.lane, part, own, window): order for window in range(first, last + 1)}
+    found: list[dict[int, None]] = [{} for _ in orders.opened.datasets]
+    for (_, part, _, window), order in windows.items():
+        found[part].update(dict.fromkeys(order.window_chunks(window).tolist()))
+    return [np.array(list(chunks), dtype=np.int64) for chunks in found]
+
+
 def window_chunks(
-    window: int | Literal["all"] | None, *, num_samples: Int64, record_bytes: int, num_sets: int = 1
+    window: int | Literal["all"] | None, num_samples: Int64, record_bytes: int, *, num_sets: int = 1
 ) -> int | None:
     """Return the window as a number of chunks, None for all; from the data alone and nothing of the machine.
 
@@ -361,23 +406,3 @@ class UnitsReport:
             parts.append(f"{self.filled:.2%} of their places filled")
         told = f"{self.num_units:,} {self.told}, made of {self.num_rows:,} rows"
         return "; ".join([told, *parts])
-
-
-def report_on(unit: SamplingUnit | None, index: Index | None, *, num_samples: Int64) -> UnitsReport:
-    """Return what was counted.
-
-    Args:
-        unit: What a unit is; None for rows.
-        index: What counting found; None for rows.
-        num_samples: Rows of each chunk. Shape [K].
-    """
-    num_rows = int(num_samples.sum())
-    if unit is None or index is None:
-        return UnitsReport(told="rows", num_units=num_rows, num_rows=num_rows)
-    num_units = num_rows if isinstance(unit, Weighted) else int(index.arrays["unit_starts"][-1])
-    filled = 1.0
-    if isinstance(unit, Pack) and num_units:
-        filled = index.numbers["num_tokens"] / (num_units * unit.length)
-    assert isinstance(unit, Grouped | Weighted | NGram | Pack)
-    numbers = {name: num for name, num in index.numbers.items() if name != "num_tokens"}
-    return UnitsReport(told=unit.told(), num_units=num_units, num_rows=num_rows, filled=filled, **numbers)

@@ -169,12 +169,13 @@ class WindowOpener:
         first: Number of its first chunk among those that a filler builds.
 
     Attributes:
+        spec: As given.
         expected_bytes: About how much all chunks take.
     """
 
     def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
         self._catalogue, self._store, self._key, self._first = builder.catalogue, builder.store, builder.key, first
-        self.expected_bytes = 0
+        self.spec, self.expected_bytes = spec, 0
         self._layout = WindowLayout(spec)
         self._memory = WindowMemory()
         self._trial = PageCacheTrial()
@@ -200,7 +201,7 @@ class WindowOpener:
         # None where all chunks that have samples lie in the windows that are open at once.
         if window is not None and int(np.count_nonzero(num_samples)) > _WINDOWS_MAPPED * window:
             max_bytes = max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0)))
-        least_bytes = int(num_samples.sum()) * self._layout.spec.record_bytes
+        least_bytes = int(num_samples.sum()) * self.spec.record_bytes
         if max_bytes is None or least_bytes <= max_bytes:
             self._standing = StandingMaps(
                 self._layout,
@@ -265,7 +266,7 @@ class WindowOpener:
                 return self._store.open(
                     self._key(number),
                     num_samples=int(self._catalogue.num_samples[number]),
-                    spec=self._layout.spec,
+                    spec=self.spec,
                 )
             except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
                 filler.request([self._first + number])

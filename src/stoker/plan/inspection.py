@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.cache.builder import empty_arrays
+from stoker.cache.folder import is_cache
 from stoker.cache.format import PAGE_BYTES
+from stoker.cache.store import Store
 from stoker.cache.write import prepare_chunk
 from stoker.columns import ColumnAnswer, plan_spec, plan_table
 from stoker.dataset.catalogue import Catalogue, OnCount
@@ -23,9 +25,9 @@ from stoker.errors import FieldError
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
-from stoker.loader.orders import UnitsReport, report_on, window_chunks
+from stoker.loader.orders import CountedSet, UnitsReport, window_chunks
 from stoker.parquet.footers import Footer
-from stoker.plan.known import KnownSet, open_known
+from stoker.plan.known import common_spec, open_known
 from stoker.sampling.mixture import mixture_counts
 from stoker.storage.each import for_each
 
@@ -152,8 +154,8 @@ def inspect(
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    known = open_known(dataset, cache=cache, num_threads=num_threads, counts_present=True, unit=unit, on_count=on_count)
-    parts = {name: _inspect_set(one, unit, num_threads=num_threads) for name, one in known.named.items()}
+    known = open_known(dataset, cache=cache, num_threads=num_threads, unit=unit, on_count=on_count)
+    parts = {name: _inspect_set(one, cache, num_threads=num_threads) for name, one in known.named.items()}
     problems = [f"{name}: {one}" if name else one for name, part in parts.items() for one in part.problems]
     num_samples = {
         name: part.num_samples if part.units is None else part.units.num_units for name, part in parts.items()
@@ -161,7 +163,7 @@ def inspect(
     counts, window, mixture = None, None, known.mixture
     if not problems:
         try:
-            spec = known.planned_spec()
+            spec = common_spec(known)
             counts, window = num_samples, None if spec is None else known.window(None, spec)
             if mixture is not None:
                 weights = None if mixture.weights is None else [mixture.weights[name] for name in mixture.names]
@@ -173,7 +175,7 @@ def inspect(
             counts = window = None
     return Inspection(
         mixture=mixture,
-        fingerprint=known.fingerprint(known.unit),
+        fingerprint=known.fingerprint,
         parts=parts,
         counts=counts,
         num_samples=num_samples,
@@ -182,8 +184,8 @@ def inspect(
     )
 
 
-def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int) -> DatasetInspection:
-    catalogue, dataset = known.catalogue, known.catalogue.dataset
+def _inspect_set(known: CountedSet, cache: Path | None, *, num_threads: int) -> DatasetInspection:
+    catalogue, dataset, unit = known.catalogue, known.catalogue.dataset, known.unit
     source = _overview(catalogue, num_threads)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
     spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(catalogue, columns)
@@ -194,7 +196,7 @@ def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int
         sample_bytes = _sample_bytes(spec, columns)
         size_bytes = None if sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes)
         num_filled = int(np.count_nonzero(catalogue.num_samples))
-        window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
+        window = window_chunks(None, catalogue.num_samples, spec.plain_bytes)
         window = num_filled if window is None else min(window, num_filled)
     return DatasetInspection(
         catalogue=catalogue,
@@ -207,9 +209,17 @@ def _inspect_set(known: KnownSet, unit: SamplingUnit | None, *, num_threads: int
         is_exact=spec is not None and not spec.ragged and not spec.keys,
         size_bytes=size_bytes,
         window=window,
-        num_present=known.num_present,
-        units=None if unit is None else report_on(unit, known.index, num_samples=catalogue.num_samples),
+        num_present=None if cache is None else _num_present(cache, catalogue),
+        units=None if unit is None else known.report,
     )
+
+
+def _num_present(cache: Path, catalogue: Catalogue) -> int:
+    """Return how many chunks a cache has: 100,000 of them take seconds."""
+    if not is_cache(cache):
+        return 0
+    with Store(cache) as store:
+        return sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
 
 
 def _planned(catalogue: Catalogue, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec | None, tuple[str, ...]]:

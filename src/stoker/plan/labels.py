@@ -17,8 +17,7 @@ from stoker.dataset.mixture import naming
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
-from stoker.loader.orders import Orders
-from stoker.plan.known import Known
+from stoker.loader.orders import CountedSets, Orders
 from stoker.sampling.quality import Quality, quality
 from stoker.sampling.units import Units
 
@@ -125,7 +124,7 @@ def _ranks(parts: Sequence[pa.DictionaryArray], column: str) -> npt.NDArray[np.f
 
 
 def label_quality(
-    known: Known, orders: Orders, labels: Sequence[Labels], *, batch_size: int, epoch: int, num_batches: int
+    known: CountedSets, orders: Orders, labels: Sequence[Labels], *, batch_size: int, epoch: int, num_batches: int
 ) -> Quality:
     """Return how well the order of a loader mixes these labels; see `stoker.sampling.quality.quality`.
 

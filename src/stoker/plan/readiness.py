@@ -16,7 +16,8 @@ from stoker.cache.store import Store
 from stoker.cache.substitute import Substitutes
 from stoker.fields.offsets import Int64
 from stoker.host.machine import num_cores
-from stoker.plan.known import Known, KnownSet
+from stoker.loader.orders import CountedSet, CountedSets
+from stoker.plan.known import spec_known
 from stoker.words import count_text
 
 # Chunks that were published with longer pauses between them were not all that could be had.
@@ -28,7 +29,7 @@ _MOST_NAMED = 100
 
 
 def look_for(
-    known: Known, needed: Sequence[Int64], *, cache: Path, mirror: str | None, substitutes: bool
+    known: CountedSets, needed: Sequence[Int64], *, cache: Path, mirror: str | None, substitutes: bool
 ) -> dict[str, Any]:
     """Return what of the needed chunks a cache has, and how long the others take, as `stoker ready --json` has it.
 
@@ -89,14 +90,14 @@ def look_for(
 _AS_READ = "reading and decoding one chunk, as fast in every thread; transform and writing come on top"
 
 
-def _has(known: KnownSet, store: Store | None, chunk: int, *, substitutes: bool) -> bool:
+def _has(known: CountedSet, store: Store | None, chunk: int, *, substitutes: bool) -> bool:
     if store is None:
         return False
     is_there = store.size_of(known.catalogue.key(chunk)) is not None
     return is_there or (substitutes and store.size_of(Substitutes(known.catalogue, store).key(chunk)) is not None)
 
 
-def _noted_rate(known: KnownSet, store: Store | None, absent: Sequence[int]) -> tuple[float, str] | None:
+def _noted_rate(known: CountedSet, store: Store | None, absent: Sequence[int]) -> tuple[float, str] | None:
     """Return how many samples a second the chunks that are there came, as their files say; None where they do not."""
     written = []
     for chunk in sorted(set(range(len(known.catalogue))).difference(absent)) if store is not None else ():
@@ -117,7 +118,7 @@ def _noted_rate(known: KnownSet, store: Store | None, absent: Sequence[int]) -> 
     return num_samples / float(times[-1] - times[first]), f"as the last {len(chunks)} chunks that were built here"
 
 
-def _measured_rate(known: KnownSet, built: Sequence[int]) -> float:
+def _measured_rate(known: CountedSet, built: Sequence[int]) -> float:
     """Return how many samples a second could come at most: reads one chunk, and counts neither transform nor writing.
 
     Raises:
@@ -128,7 +129,7 @@ def _measured_rate(known: KnownSet, built: Sequence[int]) -> float:
     return min(num_cores(), len(built)) * num_rows / max(time.perf_counter() - start_s, 1e-9)
 
 
-def _sample_bytes(known: KnownSet, store: Store | None) -> float:
+def _sample_bytes(known: CountedSet, store: Store | None) -> float:
     """Return about how much a sample takes in the cache: as in the chunks that are there, or as its columns say."""
     size_bytes = num_samples = 0
     for chunk in np.flatnonzero(known.num_samples).tolist() if store is not None else ():
@@ -137,5 +138,5 @@ def _sample_bytes(known: KnownSet, store: Store | None) -> float:
             size_bytes, num_samples = size_bytes + size, num_samples + int(known.num_samples[chunk])
     if num_samples:
         return size_bytes / num_samples
-    spec = known.planned_spec()
+    spec = spec_known(known)
     return 0.0 if spec is None else float(spec.record_bytes)

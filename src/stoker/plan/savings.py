@@ -135,7 +135,7 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
         num_bytes = sum(_num_offsets(field) * 8 + len(_values(field)) * entry.value_bytes for field in found)
         means[entry.name] = num_bytes / max(num_rows, 1)
     filled = catalogue.num_samples[catalogue.num_samples > 0]
-    window = window_chunks(None, num_samples=catalogue.num_samples, record_bytes=spec.plain_bytes)
+    window = window_chunks(None, catalogue.num_samples, spec.plain_bytes)
     return SharingFound(
         keys=tuple(_choose(spec, begins, means, num_rows)),
         num_rows=num_rows,

@@ -12,7 +12,7 @@ from stoker.doctor.sampled import SampledDataset
 from stoker.loader import opened as feed_dataset
 from stoker.loader.config import make_config
 from stoker.loader.fill import Filler
-from stoker.loader.opened import open_datasets
+from stoker.loader.opened import open_datasets, pool_of
 
 NUM_THREADS = 4
 
@@ -37,7 +37,7 @@ def crew_size(dataset, cache, *, transform_in="threads"):
     config = make_config({"batch_size": 1, "cache": cache, "num_threads": NUM_THREADS, "transform_in": transform_in})
     opened = open_datasets(dataset, config)
     try:
-        return opened.pool(NUM_THREADS).size
+        return pool_of(opened.datasets, NUM_THREADS).size
     finally:
         opened.close()
 

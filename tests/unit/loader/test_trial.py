@@ -1,19 +1,14 @@
 """The first chunk is tried when a loader is made, and chunks of the first batches are built beside it."""
 
-import inspect
 import threading
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import stoker.cache.builder
 from stoker import Dataset, FieldError, Loader
-from stoker.loader.config import make_config
-from stoker.loader.opened import first_chunks
 
 NUM_CHUNKS, CHUNK_ROWS = 24, 50
 
@@ -65,6 +60,23 @@ def test_as_many_chunks_are_begun_as_threads_may_compute_and_all_belong_to_the_f
     assert sorted(ids) == list(range(NUM_CHUNKS * CHUNK_ROWS))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True, "window": 3, "lanes": 2, "rank": 1, "world_size": 2},
+        {"shuffle": False, "window": 1, "rank": 2, "world_size": 3},
+        {"shuffle": True, "window": 4, "lanes": 3, "rank": 0, "world_size": 4, "remainder": "pad"},
+        {"shuffle": True, "window": 2, "group_by": "x", "batch_size": 2},
+    ],
+    ids=["lanes", "plain", "padded", "groups"],
+)
+def test_what_is_begun_beside_the_first_chunk_is_of_the_windows_of_the_first_batch(options, tmp_path, asked):
+    with Loader(dataset_in(tmp_path), **{"batch_size": 120, "num_threads": 9} | options) as loader:
+        needed = {int(chunk) for chunk in loader.explain(0).chunk}
+        assert needed <= set(asked)
+        assert len(set(asked)) <= 9
+
+
 def test_a_small_cache_is_not_filled_with_chunks_before_they_are_used(tmp_path, asked):
     with Loader(
         dataset_in(tmp_path), batch_size=60, shuffle=True, cache=tmp_path / "cache", cache_limit=NUM_CHUNKS << 10
@@ -89,38 +101,3 @@ def test_a_bad_value_in_another_chunk_belongs_to_the_step_that_needs_it(bad_chun
         with pytest.raises(FieldError, match=f"row group {bad_chunk}"):
             seen.extend(loader)
         assert first <= len(seen) <= last
-
-
-@given(
-    num_samples=st.lists(st.integers(0, 5), max_size=12),
-    lanes=st.integers(1, 3),
-    world_size=st.integers(1, 4),
-    window=st.integers(1, 4) | st.just("all"),
-    shuffle=st.booleans(),
-    data=st.data(),
-)
-def test_what_the_first_batch_needs_is_known_before_anything_is_built(
-    num_samples, lanes, world_size, window, shuffle, data, tmp_path_factory
-):
-    tmp_path = tmp_path_factory.mktemp("lake")
-    rank = data.draw(st.integers(0, world_size - 1))
-    for i, num in enumerate(num_samples):
-        pq.write_table(pa.table({"id": np.zeros(num)}), tmp_path / f"{i:02}.parquet")
-    if not num_samples:
-        pq.write_table(pa.table({"id": np.zeros(0, dtype=np.int64)}), tmp_path / "none.parquet")
-    dataset = Dataset(tmp_path)
-    options = {"lanes": lanes, "rank": rank, "world_size": world_size, "window": window, "shuffle": shuffle}
-    wanted = make_config(every_option(batch_size=6 * lanes, **options))
-    with Loader(dataset, batch_size=6 * lanes, **options) as loader:
-        sizes = loader._opened.num_samples
-        first = first_chunks(wanted, sizes, loader.spec)
-        assert len(first) == len(set(first))
-        assert all(sizes[chunk] for chunk in first)
-        if len(loader):
-            assert set(loader.explain(0).chunk.tolist()) <= set(first)
-
-
-def every_option(**options):
-    """Return all arguments of a loader, as they are unless told."""
-    signature = inspect.signature(Loader).parameters.items()
-    return {name: given.default for name, given in signature if name != "dataset"} | options
