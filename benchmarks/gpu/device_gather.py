@@ -131,7 +131,7 @@ class DeviceGather:
 
         Batches are made several by one launch, since a launch costs this loop about as long as a small batch the bus.
         """
-        (lane,) = self._orders.lanes_of_epoch(epoch)
+        (lane,) = self._orders.order.lanes_of_epoch(epoch)
         order = lane.component_epoch(0, epoch)
         with torch.cuda.stream(self._stream):
             tables = [self._tables(order, window) for window in range(order.num_windows)]
