@@ -43,12 +43,14 @@ class Seen(NamedTuple):
         misuse: How the batches would be spoiled: batched, shared out once more, or cut.
         epoch: Which epoch is meant, where that is known.
         missing: What is wrong unless a position is loaded before the first batch.
-        is_over: Whether the state that a `StatefulDataLoader` goes on from is of a pass that had come to its end.
+        num_steps: Steps of its pass behind which the state stands that a `StatefulDataLoader` goes on from.
+        is_over: Whether that pass had come to its end.
     """
 
     misuse: str | None = None
     epoch: int | None = None
     missing: str | None = None
+    num_steps: int | None = None
     is_over: bool = False
 
 
@@ -58,19 +60,21 @@ def look_at_callers(*, has_lists: bool) -> Seen:
     Args:
         has_lists: Whether batches have ragged fields.
     """
-    misuse, epoch, is_over = None, None, False
+    misuse, epoch, num_steps, is_over = None, None, None, False
     for frame in _frames():
         known = frame.f_locals
         if _is_in(frame, "torch.utils.data", "torchdata.stateful_dataloader"):
             if getattr(known.get("loader"), "batch_size", None) is not None or known.get("auto_collation"):
                 misuse = misuse or _BATCHED_TWICE
-            if (state := known.get("next_iter_state")) is not None:
+            if num_steps is None and (state := known.get("next_iter_state")) is not None:
                 is_over = bool(state["_iterator_finished"])
+                of_workers = state.get("_snapshot")  # as they were then; torchdata itself takes the steps since
+                num_steps = state["_num_yielded"] if of_workers is None else of_workers["_snapshot_step"]
         elif _is_in(frame, "accelerate", "transformers"):
             misuse = misuse or _shared_or_cut(known.get("self"), has_lists=has_lists)
             if frame.f_code.co_name == "_run_epoch":
                 epoch = known.get("epoch")
-    return Seen(misuse, epoch, missing_position(), is_over)
+    return Seen(misuse, epoch, missing_position(), num_steps, is_over)
 
 
 def _shared_or_cut(caller: Any, *, has_lists: bool) -> str | None:

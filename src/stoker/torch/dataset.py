@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Self, Unpack, cast, get_args
+from typing import Any, NoReturn, Self, Unpack, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
@@ -25,13 +25,11 @@ from stoker.loader.loader import BatchIterator, Loader
 from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
-from stoker.sampling.steps import Remainder, Steps
+from stoker.sampling.steps import Steps
 from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers
 from stoker.torch.delivery import CpuDelivery
-from stoker.torch.passes import Loaded, Pass, Passes
+from stoker.torch.passes import Pass, Passes
 from stoker.torch.tensors import Tensors
-
-_REMAINDERS = get_args(Remainder)
 
 # Those of this process. A rank that was itself forked, or was sent one, has to own what it shares with its workers
 # before it forks them: there is no other moment at which it sees that.
@@ -43,22 +41,6 @@ _HINTS = HINTS | {
     for name in ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context")
 }
 _HINTS["device"] = "batches are on the CPU; pin_memory=True of the DataLoader and .to(device) bring them over"
-
-
-class Begin(NamedTuple):
-    """Where a pass begins.
-
-    Attributes:
-        start: Its position.
-        first: The worker that makes its first step.
-        is_over: Whether it has no batches: it goes on from the end of a pass that had come to it.
-        is_known: Whether that is all of it: of an order that a state brought to workers, their owner knows the epoch.
-    """
-
-    start: Position
-    first: int = 0
-    is_over: bool = False
-    is_known: bool = True
 
 
 @explain_arguments(_HINTS, options=DEFAULTS, types=LoaderOptions)
@@ -121,7 +103,6 @@ class TorchDataset(IterableDataset[Tensors]):
             self._has_lists = bool(loader.spec.ragged)
         # What positions are told from: epochs but its own are those of a loader that was made anew.
         self._anchor = self._resume.beginning
-        self._saved: Position | None = None  # of the state that a worker goes on from, as it was saved
         self._agreed, self._owner = Passes(), os.getpid()
         _all.add(self)
         self._num_joined = 0  # passes of this process, which all workers of a pass count alike
@@ -145,7 +126,8 @@ class TorchDataset(IterableDataset[Tensors]):
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next pass, in workers that are alive too. A position just restored is kept."""
         epoch = integer(epoch, "epoch", at_least=0)
-        if not self._passes.is_restored:
+        told = self._passes.told
+        if told is None or not told.is_restored:
             self._passes.tell(epoch, 0, is_restored=False, order=self._order)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] | None = None) -> None:
@@ -177,8 +159,8 @@ class TorchDataset(IterableDataset[Tensors]):
             ValueError: A pass from where this one begins has fewer steps.
             ResumeError: A `StatefulDataLoader` goes on in the order of a state that its workers alone have.
         """
-        start, _, _, is_known = self._under_way()
-        if not is_known:
+        start = self.position_of(self._under_way)
+        if start is None:
             raise ResumeError(
                 "the workers of the DataLoader go on in an order that only they and their state know: save that of "
                 "the StatefulDataLoader, or load the state into this TorchDataset",
@@ -194,13 +176,12 @@ class TorchDataset(IterableDataset[Tensors]):
     @property
     def epoch(self) -> int:
         """The epoch of the pass under way, or of the next one where `set_epoch` or `load_state_dict` named it."""
-        return self._under_way().start.epoch
+        return self._under_way.place[0]
 
     @property
     def next_epoch(self) -> int:
         """The epoch of the next pass."""
-        begin = self._under_way()
-        return begin.start.epoch + (self._passes.latest is not None and not begin.is_over)
+        return self._passes.next.place[0]
 
     @property
     def generator(self) -> NoReturn:
@@ -230,7 +211,7 @@ class TorchDataset(IterableDataset[Tensors]):
         seen = (None if get_worker_info() is None else self._seen) or self._look()
         if seen.misuse is not None:
             raise TypeError(seen.misuse)
-        if self._passes.has_begun or self._passes.num_told:
+        if (self._passes.latest or self._passes.told) is not None:
             seen = seen._replace(missing=None)
         worker = get_worker_info()
         self._num_joined += 1
@@ -240,106 +221,78 @@ class TorchDataset(IterableDataset[Tensors]):
             # `seed` is drawn once a DataLoader's iterator; workers that live on go through several passes with it.
             key = hash((worker.seed - worker.id, worker.num_workers, os.getppid(), self._num_joined))
             which = self._passes.join(worker.id, key)
-        epoch = self.begin_of(which).start.epoch
+        epoch, _ = which.place
         if seen.epoch not in (None, epoch):
             raise TypeError(OTHER_EPOCH.format(theirs=seen.epoch, epoch=epoch))
         return TorchIterator(self, which, seen, worker)
 
-    def begin_of(self, which: Pass) -> Begin:
-        """Return where a pass begins: the same in all workers."""
-        loaded = self._passes.loaded(which)
-        if not loaded:
-            epoch, num_consumed, order = self._passes.told(which)
-            position = self._at(epoch + which.number, num_consumed if which.number == 0 else 0)
-            return Begin(position, is_known=order == self._order)
-        begin = self._gone_on(loaded)
-        since = which.number - loaded[0].number
-        if not since:
-            return begin
-        return Begin(begin.start.at(begin.start.epoch + since - begin.is_over), is_known=begin.is_known)
+    def position_of(self, which: Pass) -> Position | None:
+        """Return where a pass begins, the same in all workers; None where it is of an order that is not known here.
 
-    def _gone_on(self, loaded: list[Loaded]) -> Begin:
-        """Return where a pass begins that goes on from what every worker had made of another one."""
-        newest = max(loaded, key=lambda row: (row.epoch, row.num_consumed))
-        # A worker that has no batch in a pass yet still stands in the one from which that goes on.
-        rows = [row for row in loaded if (row.epoch, row.num_consumed) == (newest.epoch, newest.num_consumed)]
-        num_made, is_over = sum(row.num_made for row in rows), any(row.is_over for row in rows)
-        first, saved = (newest.first + num_made) % len(loaded), self._saved
-        if saved is None or (saved.epoch, saved.num_consumed) != (newest.epoch, newest.num_consumed):
-            saved = self._at(newest.epoch, newest.num_consumed)
-            if newest.is_special:  # the owner of workers, which did not get the state
-                return Begin(saved, first, is_over, is_known=False)
-        was = saved.steps(global_batch_size=newest.global_batch_size, remainder=_REMAINDERS[newest.remainder])
-        # Where the loop stood, in the order that it had then; only there may files have been added.
-        position = self._resume.adopt(saved.after(num_made - 1, was) if num_made else saved, self._allow)
-        return Begin(position.settled(self._steps(position)), first, is_over)
+        Of an order that a state brought to workers, their owner knows the epoch alone; of one that was loaded here,
+        workers know nothing that were begun before.
+        """
+        if which.order != self._order:
+            return None
+        epoch, num_consumed = which.place
+        anchor = self._anchor if epoch == self._anchor.epoch else self._anchor.at(epoch)
+        return replace(anchor, num_consumed=max(num_consumed, anchor.again().num_consumed))
 
     def batches(self, start: Position, turn: slice) -> BatchIterator:
         """Return batches of a pass that begins at `start`, from this process's own loader."""
         return self._loader_here(turn.step or 1).batches(start, turn)
 
-    def go_on(
-        self, which: Pass, worker: int | None, num_workers: int, state: Mapping[str, Any], *, is_over: bool
-    ) -> None:
-        """Let a pass go on from where a worker of the same number stood; have no batches where that pass was over.
+    def go_on(self, which: Pass, state: Mapping[str, Any], seen: Seen, num_workers: int) -> Pass:
+        """Let a pass go on from where a saved one stood, or be over where that was; the same in all workers.
 
         Raises:
-            ResumeError: The pass was one of another data set or order, or of other workers; or workers made other
-                batches of it.
+            ResumeError: That was a pass of another data set or order, or of other workers; or workers made other
+                batches of it; or nobody says how many steps of it were done.
         """
-        start = Position.from_json(json.loads(state["start"]))
-        if not self._allow:
-            self._resume.adopt(start)
-        now = self._made_of(num_workers)
+        now, start = self._made_of(num_workers), Position.from_json(json.loads(state["start"]))
         saved = {name: state[name] for name in now}
         if num_workers == saved["num_workers"] == 0:  # then one process knows how far all of them were
             now |= {"global_batch_size": saved["global_batch_size"], "remainder": saved["remainder"]}
-        if saved != now:
+        if saved != now or seen.num_steps is None:
             what = "; ".join(f"{name} was {saved[name]} and is {now[name]}" for name in now if saved[name] != now[name])
             raise ResumeError(
-                f"this state of a StatefulDataLoader is of other batches: {what}. Each worker knows only how many it "
-                "made itself: make the DataLoader as it was, or save TorchDataset.state_after(steps), from which any "
-                "number of workers goes on, with any batch size",
+                f"this state of a StatefulDataLoader is of other batches: {what or 'it does not say of how many'}. "
+                "Each worker knows only its own: make the DataLoader as it was, or save what "
+                "TorchDataset.state_after(steps) returns, from which any number of workers goes on, of any batch size",
                 saved=saved,
                 current=now,
             )
-        row = Loaded(
-            which.told,
-            which.number,
-            start.epoch,
-            start.num_consumed,
-            state["first"],
-            state["num_made"],
-            is_over,
-            saved["global_batch_size"],
-            _REMAINDERS.index(saved["remainder"]),
-            replace(start, epoch=0, num_consumed=0) != self._resume.beginning,
-        )
-        self._saved = start
-        self._passes.load(worker, row)
+        num_steps = seen.num_steps - state["num_before"]
+        was = start.steps(global_batch_size=saved["global_batch_size"], remainder=saved["remainder"])
+        # Where the loop stood, in the order that it had then; only there may files have been added.
+        position = self._resume.adopt(start.after(num_steps - 1, was) if num_steps else start, self._allow)
+        self._anchor = position = position.settled(self._steps(position))
+        is_over = seen.is_over and position.epoch > start.epoch
+        place = {"epoch": position.epoch, "num_consumed": position.num_consumed, "order": self._order}
+        which = which._replace(base=which.number + is_over, **place)
+        self._passes.write(which)
+        return which
 
-    def state_of(self, begin: Begin, num_made: int, num_workers: int) -> dict[str, Any]:
-        """Return where a worker stands, as JSON can write it and torchdata does not take it apart."""
-        start = json.dumps(begin.start.to_json())
-        stands = {"start": start, "first": begin.first, "num_made": num_made}
-        return stands | self._made_of(num_workers)
+    def state_of(self, which: Pass, num_before: int, num_workers: int) -> dict[str, Any]:
+        """Return where a pass began, as JSON can write it and torchdata does not take it apart.
+
+        Args:
+            which: The pass.
+            num_before: Steps before that, as torchdata counts them.
+            num_workers: Workers among which the steps are shared out.
+        """
+        position = self.position_of(which)
+        start = json.dumps(None if position is None else position.to_json())
+        return {"start": start, "num_before": num_before, **self._made_of(num_workers)}
 
     def _made_of(self, num_workers: int) -> dict[str, Any]:
-        steps = self._steps(self._resume.beginning)
-        return {
-            "num_workers": num_workers,
-            "global_batch_size": steps.global_batch_size,
-            "remainder": steps.remainder,
-        }
+        size, remainder = self._config.global_size(self._ranks.settle()), self._config.remainder
+        return {"num_workers": num_workers, "global_batch_size": size, "remainder": remainder}
 
     def _steps(self, position: Position) -> Steps:
         return position.steps(
             global_batch_size=self._config.global_size(self._ranks.settle()), remainder=self._config.remainder
         )
-
-    def _at(self, epoch: int, num_consumed: int) -> Position:
-        anchor = self._anchor if epoch == self._anchor.epoch else self._anchor.at(epoch)
-        return replace(anchor, num_consumed=max(num_consumed, anchor.again().num_consumed))
 
     @property
     def _order(self) -> int:
@@ -349,8 +302,9 @@ class TorchDataset(IterableDataset[Tensors]):
         told = self._anchor.to_json() | {"num_consumed": 0}
         return int(fingerprint("anchor", told)[:12], 16)
 
-    def _under_way(self) -> Begin:
-        return self.begin_of(self._passes.latest or Pass(self._passes.num_told, 0))
+    @property
+    def _under_way(self) -> Pass:
+        return self._passes.told or self._passes.latest or Pass()
 
     def _loader_here(self, num_workers: int) -> _InTurnLoader:
         if self._pid != os.getpid():
@@ -392,8 +346,8 @@ if hasattr(os, "register_at_fork"):
 class TorchIterator(Iterator[Tensors]):
     """The batches of one worker in one pass.
 
-    Has the state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, how many of its
-    batches this worker has made, and of which batches of how many workers that is true.
+    Has a state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, and of which batches
+    of how many workers. How many steps there were since, torchdata knows.
 
     Args:
         dataset: Makes the batches.
@@ -403,40 +357,19 @@ class TorchIterator(Iterator[Tensors]):
     """
 
     def __init__(self, dataset: TorchDataset, which: Pass, seen: Seen, worker: WorkerInfo | None) -> None:
-        self._dataset = dataset
-        self._which = which
-        self._worker = None if worker is None else worker.id
-        self._missing = seen.missing
-        self._was_over = seen.is_over
-        self._num_workers = 0 if worker is None else worker.num_workers
-        self._num_made = 0
-        self._is_over = False
-        self._begin: Begin | None = None
-        self._batches: BatchIterator | None = None
-        self._loaded: Mapping[str, Any] | None = None
+        self._dataset, self._which, self._seen = dataset, which, seen
+        self._worker, self._num_workers = (0, 0) if worker is None else (worker.id, worker.num_workers)
+        self._num_before = 0
+        self._batches: Iterator[Tensors] | None = None
 
     def __next__(self) -> Tensors:
-        if self._is_over:
-            raise StopIteration
         if self._batches is None:  # not before: a saved state may come between `iter` and the first batch
             self._batches = self._begin_batches()
-        try:
-            if self._batches is None:
-                raise StopIteration
-            batch: Tensors = next(self._batches)
-        except StopIteration:
-            self._is_over = True
-            self._batches = None
-            raise
-        self._num_made += 1
-        return batch
+        return next(self._batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this worker stands."""
-        if self._begin is None and self._loaded is not None:
-            return dict(self._loaded)
-        begin = self._begin or self._dataset.begin_of(self._which)
-        return self._dataset.state_of(begin, self._num_made, self._num_workers)
+        """Return where this worker's pass began."""
+        return self._dataset.state_of(self._which, self._num_before, self._num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where a worker of the same number among as many stood.
@@ -444,16 +377,17 @@ class TorchIterator(Iterator[Tensors]):
         Raises:
             ResumeError: The pass was one of another data set, order or batch size.
         """
-        self._dataset.go_on(self._which, self._worker, self._num_workers, state, is_over=self._was_over)
-        self._loaded, self._missing = state, None
+        self._which = self._dataset.go_on(self._which, state, self._seen, self._num_workers)
+        self._num_before = self._seen.num_steps or 0
+        self._seen = self._seen._replace(missing=None)
 
-    def _begin_batches(self) -> BatchIterator | None:
-        if self._missing is not None:
-            raise ResumeError(self._missing, saved=None, current=None)
-        self._begin = begin = self._dataset.begin_of(self._which)
-        if begin.is_over:
-            return None
-        if not begin.is_known:
+    def _begin_batches(self) -> Iterator[Tensors]:
+        if self._seen.missing is not None:
+            raise ResumeError(self._seen.missing, saved=None, current=None)
+        if self._which.base > self._which.number:
+            return iter(())
+        start = self._dataset.position_of(self._which)
+        if start is None:
             raise ResumeError(
                 "this worker was begun before load_state_dict, and the state is of an epoch that it does not know: "
                 "make the DataLoader anew behind load_state_dict, or without persistent_workers",
@@ -461,7 +395,7 @@ class TorchIterator(Iterator[Tensors]):
                 current=None,
             )
         every = max(1, self._num_workers)
-        return self._dataset.batches(begin.start, slice(((self._worker or 0) - begin.first) % every, None, every))
+        return self._dataset.batches(start, slice((self._worker - self._num_before) % every, None, every))
 
 
 class _InTurnLoader(Loader):
