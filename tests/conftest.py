@@ -32,25 +32,17 @@ def _open_files() -> set[str]:
     return {name for name in found if "/chunks/" in name or "stoker" in Path(name).name or name.endswith("locks")}
 
 
-def _folders_in_memory() -> set[Path]:
-    """Return what caches have in /dev/shm: of this process alone, or of all processes of this user."""
-    return {p for name in (f"-{os.getpid()}-", f".{os.geteuid()}.") for p in Path("/dev/shm").glob(f"stoker{name}*")}
+def _left_in_memory() -> set[Path]:
+    """Return what this process has in /dev/shm: folders of caches in memory, and links to chunks that found no room."""
+    links = {path for path in Path("/dev/shm").glob(f"stoker.chunk.{os.geteuid()}.*") if _is_ours(path)}
+    return links | set(Path("/dev/shm").glob(f"stoker-{os.getpid()}-*"))
 
 
-def _is_held(folder: Path) -> bool:
-    """Return whether a process has a folder locked that goes with the last one, or it went meanwhile.
-
-    The system's list tells. To try the lock would keep it from a process that has just made the folder, which would
-    then leave it. Such a one makes it first and locks it then: so it is looked at more than once.
-    """
-    for _ in range(3):
-        try:
-            inode = folder.stat().st_ino
-        except FileNotFoundError:
-            return True
-        if f":{inode} " in Path("/proc/locks").read_text():
-            return True
-    return False
+def _is_ours(link: Path) -> bool:
+    try:
+        return str(link.readlink()).startswith(f"/proc/{os.getpid()}/")
+    except FileNotFoundError:  # another test's
+        return False
 
 
 _num_frozen_modules = 0
@@ -69,7 +61,7 @@ def _freeze_what_was_imported() -> None:
 def nothing_is_left_behind(tmp_path):
     """Fail a test that leaves a thread, a file handle, a map or a temporary folder of ours behind."""
     _freeze_what_was_imported()
-    folders = _folders_in_memory()
+    before = _left_in_memory()
     yield
     gc.collect()
     threads = [t for t in threading.enumerate() if t.name.startswith("stoker")]
@@ -78,9 +70,9 @@ def nothing_is_left_behind(tmp_path):
     left = [t.name for t in threads if t.is_alive()]
     assert not left, f"threads left behind: {left}"
     if Path("/proc/self/maps").exists():
-        open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker" in name}
+        open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker" in name or "memfd:stoker" in name}
         assert not open_now, f"files left open or mapped: {sorted(open_now)}"
-    mine = sorted(str(folder) for folder in _folders_in_memory() - folders if not _is_held(folder))
+    mine = sorted(map(str, _left_in_memory() - before))
     assert not mine, f"left in /dev/shm: {mine}"
 
 

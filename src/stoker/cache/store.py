@@ -188,7 +188,7 @@ class Store:
         self._is_shared = is_shared
         self._is_temporary = is_temporary
         self._files = Files() if files is None else files
-        self._memory = MemoryChunks(None if is_temporary else self.path, self._files)
+        self._memory = MemoryChunks(None if is_temporary else self.path)
         self._mutex = threading.Lock()
         self._warned: set[str] = set()
         self._entering: list[Callable[[_Disk], None]] = []  # see `register`
@@ -499,6 +499,7 @@ class Store:
             path = self.path_of(key)
             with os.fdopen(fd, "rb") as file:
                 check_arrays(fd, read_header(fd, path=path), path=path)
+                file.seek(0)  # in memory, all that open it share their place in it
                 return file.read()
         return None
 
