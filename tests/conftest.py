@@ -70,7 +70,11 @@ def nothing_is_left_behind(tmp_path):
     left = [t.name for t in threads if t.is_alive()]
     assert not left, f"threads left behind: {left}"
     if Path("/proc/self/maps").exists():
-        open_now = {name for name in _open_files() if str(tmp_path) in name or "/dev/shm/stoker" in name or "memfd:stoker" in name}
+        open_now = {
+            name
+            for name in _open_files()
+            if str(tmp_path) in name or "/dev/shm/stoker" in name or "memfd:stoker" in name
+        }
         assert not open_now, f"files left open or mapped: {sorted(open_now)}"
     mine = sorted(map(str, _left_in_memory() - before))
     assert not mine, f"left in /dev/shm: {mine}"

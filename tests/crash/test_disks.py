@@ -73,7 +73,7 @@ def test_a_full_disk_makes_room_from_data_sets_that_nobody_uses(disk):
         for i in range(30, 30 + done):
             put(store, i, must_be_kept=True)
         assert sum(store.has(key(i)) for i in range(30, 40)) == done
-        assert store.counts().num_evicted == done
+        assert store.counts()["num_evicted"] == done
 
 
 def test_on_a_full_disk_chunks_are_used_from_memory_until_there_is_room(disk, caplog):

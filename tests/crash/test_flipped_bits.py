@@ -83,7 +83,7 @@ def test_a_store_discards_a_chunk_with_a_flipped_bit_and_takes_a_new_one(region,
         store.publish(key(1), ARRAYS, SPEC, num_samples=30)
         with store.open(key(1)) as opened:
             assert same_fields(read_arrays(opened.path), ARRAYS)
-        assert store.counts().num_mended == 1
+        assert store.counts()["num_mended"] == 1
 
 
 def flip(path, at):

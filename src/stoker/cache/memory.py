@@ -2,10 +2,10 @@
 
     publish   ──► the folder is full, read-only, gone ──► memory ──► opened by each process that needs it ──► gone
 
-    /dev/shm/stoker.chunk.{user}.{folder}.{key} ──► /proc/{process}/fd/{number}        a link that says who has it
+    /dev/shm/stoker.chunk.{user}.{folder}.{key} ──► /proc/{process}/fd/{number}      a link says who has it
 
-Memory has no name (memfd), so that it goes with its process, however that ends, and /dev/shm may be as small as it is in
-containers. The processes of a user on this host find each other's by links; where these are not to be had, a process
+Memory has no name (memfd), so that it goes with its process, however that ends, and /dev/shm may be as small as
+containers have it. The processes of a user on this host find each other's by links; where these are not to be had, a process
 keeps its chunks for itself.
 """
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -95,9 +96,7 @@ class Mirror:
 
     Attributes:
         url: Its name, without "/" at its end.
-        num_fetched: Chunks that came from it.
-        num_uploaded: Chunks put there.
-        num_failures: Times it could not be used, and chunks of it that were not what they should be.
+        counts: What became of its chunks, by the names that `LoaderStats` has for it.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Mirror:
         self._reading, self._writing = _Circuit(clock), _Circuit(clock)
         self._said: set[str] = set()
         self._unfit: set[str] = set()
-        self.num_fetched = self.num_uploaded = self.num_failures = 0
+        self.counts: Counter[str] = Counter()
         self._to_do: Queue[tuple[str, Callable[[], bytes | None]] | None] = Queue()
         self._num_given_up = 0
         self._uploaded: set[str] = set()
@@ -199,7 +198,7 @@ class Mirror:
             raise UnfitError from error
         self._reading.worked()
         with self._mutex:
-            self.num_fetched += 1
+            self.counts["num_fetched"] += 1
         return header
 
     def _read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
@@ -276,7 +275,7 @@ class Mirror:
                         return None
                     storage.write(self._name(key), data)
                     with self._mutex:
-                        self.num_uploaded += 1
+                        self.counts["num_uploaded"] += 1
                         self._unfit.discard(key)
             except Exception as error:  # whatever a client raises: it is tried again, and then left
                 self._failed(self._writing, error)
@@ -312,7 +311,7 @@ class Mirror:
             if circuit is self._writing:
                 kind, then = "cannot be written to", "what is built here stays here until it can"
         with self._mutex:
-            self.num_failures += 1
+            self.counts["num_mirror_failures"] += 1
             is_said = kind in self._said
             self._said.add(kind)
         if not is_said:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
@@ -84,33 +84,6 @@ class Chunk:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreCounts:
-    """What a store has done since it was opened.
-
-    Attributes:
-        num_built: Chunks published, or kept in memory.
-        num_reused: Uses of chunks that were in the folder when they were asked for.
-        num_missed: Uses of others.
-        num_mended: Chunks published in place of corrupt ones.
-        num_evicted: Chunks removed to make room.
-        num_substituted: Chunks for whose rows others stand in.
-        num_fetched: Chunks that came from the mirror.
-        num_uploaded: Chunks put there.
-        num_mirror_failures: Times it could not be used, and chunks of it that were not what they should be.
-    """
-
-    num_built: int = 0
-    num_reused: int = 0
-    num_missed: int = 0
-    num_mended: int = 0
-    num_evicted: int = 0
-    num_substituted: int = 0
-    num_fetched: int = 0
-    num_uploaded: int = 0
-    num_mirror_failures: int = 0
 
 
 class _Disk:
@@ -193,7 +166,7 @@ class Store:
         self._warned: set[str] = set()
         self._entering: list[Callable[[_Disk], None]] = []  # see `register`
         self._left: list[_Disk] = []  # folders that were removed or moved: their files may still be read
-        self._num: Counter[str] = Counter()  # see `StoreCounts`
+        self._num: Counter[str] = Counter()  # see `counts`
         self._missed: set[str] = set()
         self._corrupt: set[str] = set()
         self._disk: _Disk | None = None
@@ -600,20 +573,11 @@ class Store:
             self._warned.add(kind)
             _log.warning("%s", text)
 
-    def counts(self) -> StoreCounts:
-        """Return what this store has done so far."""
+    def counts(self) -> Counter[str]:
+        """Return what this store has done so far, by the names that `LoaderStats` has for it."""
         with self._mutex:
-            counts = StoreCounts(
-                **self._num, num_evicted=sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk)
-            )
-        if (mirror := self.mirror) is None:
-            return counts
-        return replace(
-            counts,
-            num_fetched=mirror.num_fetched,
-            num_uploaded=mirror.num_uploaded,
-            num_mirror_failures=mirror.num_failures,
-        )
+            evicted = sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk)
+            return self._num + Counter(num_evicted=evicted) + (self.mirror.counts if self.mirror else Counter())
 
     def close(self) -> None:
         """Give all locks back, and end what scrubs and what puts chunks into the mirror. Harmless when called again.

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack
 
@@ -300,7 +299,7 @@ class Loader:
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
             num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)) - self._next_epoch.num_ready,
-            **asdict(self._opened.counts()),
+            **self._opened.counts(),
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
             epoch_steps=self._steps_of(global_size, at.again()).num_steps,

@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ import pyarrow as pa
 
 from stoker.cache.builder import Builder
 from stoker.cache.format import read_lengths
-from stoker.cache.store import Store, StoreCounts
+from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
 from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
@@ -188,9 +189,9 @@ class OpenDataset(CountedSet):
             filler.close()
         return np.concatenate(counts)
 
-    def counts(self) -> StoreCounts:
+    def counts(self) -> Counter[str]:
         """Return what became of the chunks so far."""
-        return replace(self.builder.store.counts(), num_substituted=self.builder.num_substituted)
+        return self.builder.store.counts() + Counter(num_substituted=self.builder.num_substituted)
 
     def close(self) -> None:
         """Give locks back. Harmless when called again.
@@ -258,11 +259,9 @@ class OpenDatasets(CountedSets):
         builder = self.datasets[which].builder
         builder.store.count_uses(len(chunks), map(builder.key, chunks.tolist()))
 
-    def counts(self) -> StoreCounts:
+    def counts(self) -> Counter[str]:
         """Return what became of the chunks so far."""
-        counts = [one.counts() for one in self.datasets]
-        names = [field.name for field in fields(StoreCounts)]
-        return StoreCounts(**{name: sum(getattr(one, name) for one in counts) for name in names})
+        return sum((one.counts() for one in self.datasets), Counter())
 
     def close(self) -> None:
         """Give locks and temporary folders back. Harmless when called again."""

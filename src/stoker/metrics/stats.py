@@ -66,10 +66,10 @@ class LoaderStats:
     step_s: float = 0.0
     elapsed_s: float = 0.0
     num_ready: int
-    num_built: int
-    num_reused: int
+    num_built: int = 0
+    num_reused: int = 0
     num_missed: int = 0
-    num_mended: int
+    num_mended: int = 0
     num_evicted: int = 0
     num_substituted: int = 0
     num_fetched: int = 0

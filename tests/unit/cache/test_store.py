@@ -108,7 +108,7 @@ def test_a_corrupt_chunk_is_reported_once_and_then_missing(store, offset):
     put(store, 1)
     store.open(key(1)).close()
     counts = store.counts()
-    assert (counts.num_built, counts.num_mended, counts.num_reused) == (2, 1, 0)
+    assert (counts["num_built"], counts["num_mended"], counts["num_reused"]) == (2, 1, 0)
 
 
 def test_checksums_are_compared_once_a_process_and_again_for_another_file(store, folder):
@@ -154,7 +154,7 @@ def test_uses_of_chunks_that_were_missing_are_told_from_others(store, folder):
                 other.open(key(i)).close()
                 other.count_uses(1, [key(i)])
         counts = other.counts()
-        assert (counts.num_built, counts.num_reused, counts.num_missed, counts.num_mended) == (1, 5, 1, 0)
+        assert (counts["num_built"], counts["num_reused"], counts["num_missed"], counts["num_mended"]) == (1, 5, 1, 0)
 
 
 def test_publishing_again_replaces_the_file_and_counts_it_once(store):
@@ -194,7 +194,7 @@ def test_what_fits_stays_whatever_comes_and_the_rest_is_in_memory_until_it_was_u
             assert there(store) == set(range(6))
             assert admin.usage_bytes(store) == 6 * size
         counts = store.counts()
-        assert (counts.num_evicted, counts.num_reused, counts.num_missed) == (0, 6, 34)
+        assert (counts["num_evicted"], counts["num_reused"], counts["num_missed"]) == (0, 6, 34)
         assert not store.has(key(6))  # long ago
         assert store.has(key(19))
     with Store(folder) as store:

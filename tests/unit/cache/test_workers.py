@@ -73,7 +73,7 @@ def test_processes_build_what_threads_would(made, store, tmp_path):
     assert os.getpid() not in pids
     assert len(pids) <= 2
     assert ids == [2 * i for i in range(421)]
-    assert store.counts().num_built == len(catalogue)
+    assert store.counts()["num_built"] == len(catalogue)
 
 
 def test_an_exception_in_a_process_is_raised_here_with_its_traceback(made, store):
