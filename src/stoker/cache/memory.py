@@ -5,8 +5,8 @@
     /dev/shm/stoker.chunk.{user}.{folder}.{key} ──► /proc/{process}/fd/{number}      a link says who has it
 
 Memory has no name (memfd), so that it goes with its process, however that ends, and /dev/shm may be as small as
-containers have it. The processes of a user on this host find each other's by links; where these are not to be had, a process
-keeps its chunks for itself.
+containers have it. The processes of a user on this host find each other's by links; where these are not to be had, a
+process keeps its chunks for itself.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class MemoryChunks:
         if fd is None:
             return
         with contextlib.suppress(OSError):  # in a fork, the link is its parent's
-            if self._names is not None and os.readlink(self._link(key)) == _place(fd):
+            if self._names is not None and str(self._link(key).readlink()) == _place(fd):
                 self._link(key).unlink()
         os.close(fd)
 
@@ -134,7 +134,7 @@ class MemoryChunks:
         with contextlib.suppress(OSError):
             if link.lstat().st_uid == os.geteuid():  # the folder is everybody's
                 fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-                if os.readlink(f"/proc/self/fd/{fd}") == f"/memfd:stoker-{key} (deleted)":
+                if str(Path(f"/proc/self/fd/{fd}").readlink()) == f"/memfd:stoker-{key} (deleted)":
                     return fd
                 os.close(fd)  # another process has that number now
         return None
