@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import threading
-from pathlib import Path
 
 import pytest
 from tests.unit.cache.chunk_files import about_of, read_arrays
