@@ -28,33 +28,18 @@ namespace stoker {
 //               inner   int64: where lists hold lists, the offsets of these
 //               values  the values
 struct ListGroup {
-  bool is_strip = false;
+  bool is_strip = false, is_nested = false;
   std::vector<int64_t> value_bytes;                   // of each field [F]
   std::vector<const uint8_t*> places, inner, values;  // of each chunk [K]; `inner` empty where there are none
-
-  bool is_nested() const { return !inner.empty(); }
 };
 
-// Where the rows of one table of a window lie.
+// Where the rows of one table of a window lie; without chunks, what arrays each chunk is to have of it, in this order:
+// records, if these have any bytes, and for each group places, inner offsets where it is nested, and values.
 struct Table {
   size_t record_bytes = 0;
   std::vector<const uint8_t*> records;  // of each chunk [K]
   std::vector<ListGroup> groups;
   std::vector<size_t> num_rows;  // of each chunk [K]
-};
-
-// What the rows of a table are: the arrays that each chunk has of it, in this order.
-//
-//   records, if there are any, and for each group of lists: places and strips, or offsets, inner ones, and values
-struct TableLayout {
-  struct Lists {
-    bool is_strip, is_nested;
-    std::vector<int64_t> value_bytes;
-  };
-  size_t record_bytes = 0;
-  std::vector<Lists> lists;
-
-  size_t num_arrays() const;
 };
 
 // Where an array lies in its chunk's file.
@@ -71,7 +56,7 @@ struct Window {
   // `places` of the arrays of each chunk, table by table [K, A].
   //
   // Throws std::invalid_argument: an array does not lie in its chunk, or has another number of rows than its table.
-  Window(std::vector<ChunkMap> chunks, std::span<const ArrayPlace> places, std::span<const TableLayout> layouts);
+  Window(std::vector<ChunkMap> chunks, std::span<const ArrayPlace> places, std::span<const Table> tables);
 };
 
 // Rows of a batch that lie in one window: slots of its chunks, and rows counted in these.
@@ -87,62 +72,49 @@ struct Rows {
   size_t num = 0;
 };
 
-// Where the records of a batch go: `begin` of its first row, and how far apart rows are.
+// Where the records of a batch go, if they are wanted: `begin` of its first row, and how far apart rows are.
 struct RecordTarget {
-  uint8_t* begin;
-  size_t stride;
+  uint8_t* begin = nullptr;
+  size_t stride = 0;
 };
 
-// Of each row of one table: the number at byte `offset` of its record, a uint32, goes to `out`.
-struct RunTarget {
-  size_t offset;
-  int64_t* out;
-};
-
-// Where the lists of a batch lie, of one group of fields; `find` makes it, `copy` uses it.
+// Where the lists of a batch lie, of one group of fields; `find_lists` makes it, `copy` uses it. `group` stays.
 struct FoundLists {
-  size_t num_fields = 0, num_rows = 0;
-  std::vector<int64_t> value_bytes;      // [F]
+  const ListGroup& group;
+  size_t num_fields, num_rows, num_bytes = 0;  // room that the values need, once they are laid out
   std::unique_ptr<const uint8_t*[]> sources;  // first byte of each list, or of the values of a row's inner ones [F, B]
-  int64_t* offsets = nullptr;            // in values, or in inner lists [F, B + 1]
-  std::vector<int64_t> begins;           // where the values of each field begin in their memory [F]
-  std::vector<const uint8_t*> inner;     // where the offsets of each row's inner lists begin [B]
-  std::vector<int64_t> value_offsets;    // of each row's values, where lists hold lists [B + 1]
+  int64_t* offsets;                           // in values, or in inner lists [F, B + 1]
+  std::vector<int64_t> begins;                // where the values of each field begin in their memory [F]
+  std::vector<const uint8_t*> inner;          // where the offsets of each row's inner lists begin [B]
+  std::vector<int64_t> value_offsets;         // of each row's values, where lists hold lists [B + 1]
 
   FoundLists(const ListGroup& group, size_t num_rows, int64_t* offsets);
 
   // Writes the offsets of inner lists, offsets[B] + 1 of them, and finds where values lie.
   void descend(int64_t* inner_offsets);
 
-  // Sets `begins`, and returns how much room `copy` needs; fields that are not `chosen` take none.
-  size_t lay_out(std::span<const int64_t> chosen = {});
+  // Sets `begins` and `num_bytes`; fields that are not `chosen` take none, and begin at -1.
+  void lay_out(std::span<const int64_t> chosen = {});
 
-  // Copies all values to where `lay_out` has put them.
+  // Copies all values to where `lay_out` has put them; behind each field there is room for a line that is written over.
   void copy(uint8_t* out) const;
+
+ private:
+  int64_t borders(size_t field, size_t row) const {
+    return group.is_nested ? value_offsets[row] : offsets[field * (num_rows + 1) + row];
+  }
 };
 
 void take_records(const Rows& rows, RecordTarget target);
-void take_records_and_runs(const Part& part, RecordTarget target, RunTarget runs);
-void read_runs(const Part& part, RunTarget runs);
 
-// Finds where the lists of a group lie.
-void find_lists(const Rows& rows, size_t group, FoundLists& found);
+// Finds where the lists of a group lie, and copies records if there is a target: at once, where the processor likes that.
+void find_lists(const Rows& rows, size_t group, FoundLists& found, RecordTarget target = {});
 
-// Does what `take_records` and `find_lists` do, as fits the processor.
-void take_records_and_find_lists(const Rows& rows, RecordTarget target, size_t group, FoundLists& found);
+// Writes the uint32 at a byte of each record, in the order of the parts, and copies records if there is a target.
+void read_runs(const Rows& rows, size_t offset, int64_t* out, RecordTarget target = {});
 
 // Copies lists side by side, exactly. `offsets` in values.
 void copy_lists(const uint8_t* const* sources, int64_t value_bytes, std::span<const int64_t> offsets, uint8_t* out);
-
-struct Fields {
-  std::span<const int64_t> value_bytes, begins;
-  const uint8_t* const* sources;  // [F, B]
-  const int64_t* offsets;         // [F, B + 1]
-  size_t num_rows;
-};
-
-// Copies the lists of several fields to where each begins; behind each there is room for a line that is written over.
-void copy_fields(const Fields& fields, uint8_t* out, size_t out_bytes);
 
 // Numbers different rows of each batch in the order in which they come first; returns how many there are.
 //

@@ -35,6 +35,14 @@ struct List {
   STOKER_INLINE size_t num_bytes(size_t i) const { return begin(i + 1) - begin(i); }
 };
 
+// Fields side by side that are copied together.
+struct Fields {
+  std::span<const int64_t> value_bytes, begins;
+  const uint8_t* const* sources;  // [F, B]
+  const int64_t* offsets;         // [F, B + 1]
+  size_t num_rows;
+};
+
 STOKER_VERSIONS
 void copy_each(List lists, size_t num, uint8_t* out) {
   for (size_t i = 0; i < std::min(kListsAhead, num); ++i) prefetch_row(lists.sources[i], lists.num_bytes(i));
@@ -291,36 +299,26 @@ void copy_lists(const uint8_t* const* sources, int64_t value_bytes, std::span<co
   copy_each(lists, num, out);
 }
 
-void copy_fields(const Fields& fields, uint8_t* out, size_t out_bytes) {
-  const size_t num_fields = fields.value_bytes.size(), num = fields.num_rows;
-  const bool streams = out_bytes >= kStreamedBytes && is_aligned(out);
-  auto offsets_of = [&](size_t f) { return std::span(fields.offsets + f * (num + 1), num + 1); };
-  auto is_long = [&](size_t f) {
-    return are_long(num, static_cast<size_t>(offsets_of(f)[num] * fields.value_bytes[f]), kLongestInPieces);
-  };
-  for (size_t f = 0; f < num_fields;) {
-    size_t stop = f + 1;
-    if (fields.begins[f] < 0) {
-    } else if (is_long(f)) {
-      copy_lists(fields.sources + f * num, fields.value_bytes[f], offsets_of(f), out + fields.begins[f]);
-    } else {
-      while (stop < num_fields && fields.begins[stop] >= 0 && !is_long(stop)) ++stop;
-      const Fields some{fields.value_bytes.subspan(f, stop - f), fields.begins.subspan(f, stop - f),
-                        fields.sources + f * num, fields.offsets + f * (num + 1), num};
-      InPieces pieces(some, out, streams);
-      copy_in_pieces(pieces);
-    }
-    f = stop;
-  }
-}
-
 void FoundLists::copy(uint8_t* out) const {
-  const int64_t* borders = inner.empty() ? offsets : value_offsets.data();
-  size_t num_bytes = 0;
-  for (size_t f = 0; f < num_fields; ++f) {
-    if (begins[f] >= 0) num_bytes += static_cast<size_t>(borders[f * (num_rows + 1) + num_rows] * value_bytes[f]);
+  const int64_t* all = group.is_nested ? value_offsets.data() : offsets;
+  const std::span<const int64_t> value_bytes = group.value_bytes, places = begins;
+  auto size_of = [&](size_t f) { return static_cast<size_t>(borders(f, num_rows) * value_bytes[f]); };
+  auto is_long = [&](size_t f) { return are_long(num_rows, size_of(f), kLongestInPieces); };
+  size_t total = 0;
+  for (size_t f = 0; f < num_fields; ++f) total += begins[f] < 0 ? 0 : size_of(f);
+  const bool streams = total >= kStreamedBytes && is_aligned(out);
+  for (size_t f = 0, stop; f < num_fields; f = stop) {
+    stop = f + 1;
+    if (begins[f] < 0) continue;
+    const Fields some{{}, {}, sources.get() + f * num_rows, all + f * (num_rows + 1), num_rows};
+    if (is_long(f)) {
+      copy_lists(some.sources, value_bytes[f], {some.offsets, num_rows + 1}, out + begins[f]);
+      continue;
+    }
+    while (stop < num_fields && begins[stop] >= 0 && !is_long(stop)) ++stop;
+    InPieces pieces({value_bytes.subspan(f, stop - f), places.subspan(f, stop - f), some.sources, some.offsets, num_rows}, out, streams);
+    copy_in_pieces(pieces);
   }
-  copy_fields({value_bytes, begins, sources.get(), borders, num_rows}, out, num_bytes);
 }
 
 }  // namespace stoker

@@ -179,10 +179,10 @@ void bind_cache(nb::module_& module) {
         }
         if (!is_done) throw std::out_of_range("a string lies outside of its data");
       },
-      nb::arg("data"), nb::arg("offsets"), nb::arg("num_buckets"), nb::arg("out"),
+      "data"_a, "offsets"_a, "num_buckets"_a, "out"_a,
       "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
   nb::class_<ExportedBatch>(module, "ExportedBatch", "A batch that Arrow exported by the C data interface.")
-      .def(nb::init<nb::capsule>(), nb::arg("array"))
+      .def(nb::init<nb::capsule>(), "array"_a)
       .def("with_nulls",
            [](const ExportedBatch& self, const Array<const int64_t>& columns) {
              std::vector<size_t> found;  // places among the columns that were asked for
@@ -190,33 +190,33 @@ void bind_cache(nb::module_& module) {
                if (self.column(static_cast<size_t>(columns.data()[i])).null_count) found.push_back(i);
              return found;
            },
-           nb::arg("columns"), "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
+           "columns"_a, "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
   nb::class_<HeldRecordPacker>(module, "RecordPacker",
                                "Packs the fixed-width fields of samples into records, from wherever they lie.")
-      .def(nb::init<size_t>(), nb::arg("record_bytes"))
-      .def("add_field", &HeldRecordPacker::add_field, nb::arg("offset"), nb::arg("item_bytes"),
+      .def(nb::init<size_t>(), "record_bytes"_a)
+      .def("add_field", &HeldRecordPacker::add_field, "offset"_a, "item_bytes"_a,
            "Begin a field: where it lies in the record, and the bytes of one number of it.")
-      .def("add_arrays", &HeldRecordPacker::add_arrays, nb::arg("columns"),
+      .def("add_arrays", &HeldRecordPacker::add_arrays, "columns"_a,
            "Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.")
-      .def("add_batch", &HeldRecordPacker::add_batch, nb::arg("batch"), nb::arg("columns"), nb::arg("row_bytes"),
-           nb::arg("is_signed"), nb::keep_alive<1, 2>(),
+      .def("add_batch", &HeldRecordPacker::add_batch, "batch"_a, "columns"_a, "row_bytes"_a,
+           "is_signed"_a, nb::keep_alive<1, 2>(),
            "Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].")
-      .def("pack", &HeldRecordPacker::pack, nb::arg("block"), nb::arg("start"), nb::arg("stop"), WithoutLock{},
+      .def("pack", &HeldRecordPacker::pack, "block"_a, "start"_a, "stop"_a, WithoutLock{},
            "Lay the records of rows [start, stop) at the beginning of a block of bytes.");
   nb::class_<HeldListPacker>(module, "ListPacker", "Packs the lists of samples, of several fields, side by side.")
       .def(nb::init<>())
-      .def("add_field", &HeldListPacker::add_field, nb::arg("offsets"), nb::arg("value_bytes"), nb::arg("pieces"),
+      .def("add_field", &HeldListPacker::add_field, "offsets"_a, "value_bytes"_a, "pieces"_a,
            "Add a field: offsets [N + 1], and its values in contiguous arrays, which end between lists.")
-      .def("pack", &HeldListPacker::pack, nb::arg("block"), nb::arg("places"), nb::arg("start"), nb::arg("stop"),
+      .def("pack", &HeldListPacker::pack, "block"_a, "places"_a, "start"_a, "stop"_a,
            WithoutLock{},
            "Lay the lists of rows [start, stop) at the beginning of a block of bytes; places has, for each row, where\n"
            "they begin, in units of 8 bytes, and how many values of each field there are. Shape [N, 1 + F].");
   module.def("mark_changes", [](const Array<const uint8_t>& data, const Array<const int64_t>& starts,
                                 const Array<bool>& changes) { mark_changes(data, starts, changes); },
-             nb::arg("data"), nb::arg("starts"), nb::arg("changes"), WithoutLock{},
+             "data"_a, "starts"_a, "changes"_a, WithoutLock{},
              "Mark the rows [N] whose bytes, data[starts[i]:starts[i + 1]], differ from those of the row before.");
-  module.def("find_changed", &find_changed, nb::arg("names"), nb::arg("versions"), nb::arg("files"),
-             nb::arg("changed"), nb::arg("patience_ns"),
+  module.def("find_changed", &find_changed, "names"_a, "versions"_a, "files"_a,
+             "changed"_a, "patience_ns"_a,
              "Note which of some files [K] are not what they were: names [N, bytes], inode, mtime and size [N, 3].\n"
              "Keeps the interpreter's lock for `patience_ns` at most, but for one file.");
   module.def(
@@ -227,7 +227,7 @@ void bind_cache(nb::module_& module) {
         nb::gil_scoped_release without_lock;
         widen_float16(halves, singles);
       },
-      nb::arg("halves"), nb::arg("singles"), "Write each float16, given by its bits, as a float32. Shapes [N].");
+      "halves"_a, "singles"_a, "Write each float16, given by its bits, as a float32. Shapes [N].");
 }
 
 }  // namespace stoker

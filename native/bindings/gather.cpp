@@ -1,6 +1,5 @@
 #include <nanobind/stl/vector.h>
 
-#include <list>
 #include <memory>
 
 #include "../packing.h"
@@ -10,6 +9,23 @@
 namespace stoker {
 namespace {
 
+using Numbers = Array<const int64_t>;
+using Bytes = Array<uint8_t>;
+
+// Where the lists of a batch lie, with the array that gets their offsets.
+struct BoundLists : FoundLists {
+  Matrix<int64_t> offset_array;
+
+  BoundLists(const ListGroup& of, size_t num, Matrix<int64_t> array)
+      : FoundLists(of, num, checked(array, of, num)), offset_array(std::move(array)) {}
+
+  static int64_t* checked(const Matrix<int64_t>& array, const ListGroup& of, size_t num) {
+    if (array.shape(0) != of.value_bytes.size() || array.shape(1) != num + 1)
+      throw std::invalid_argument("offsets must have the shape [fields, rows + 1]");
+    return array.data();
+  }
+};
+
 // Rows of a batch with what says where they lie. Positions are looked up when the rows are first used: in that call.
 class BoundRows : public Rows {
  public:
@@ -17,8 +33,8 @@ class BoundRows : public Rows {
   BoundRows(nb::list given, nb::object order) {
     for (nb::handle one : given) {
       const nb::tuple part = nb::cast<nb::tuple>(one);
-      windows_.push_back(nb::cast<const BoundWindow&>(part[0]).get());
-      const Table& table = windows_.back()->tables.at(nb::cast<size_t>(part[1]));
+      const auto& window = windows_.emplace_back(nb::cast<const BoundWindow&>(part[0]).get());
+      const Table& table = window->tables.at(nb::cast<size_t>(part[1]));
       if (part.size() == 5) {
         const size_t here = nb::cast<size_t>(part[4]);
         orders_.push_back(part[2]);
@@ -34,53 +50,41 @@ class BoundRows : public Rows {
       if (parts_.back().slot.size() != parts_.back().row.size()) throw std::invalid_argument("a slot for each row");
     }
     parts = parts_;
-    if (!order.is_none()) {
-      places = take(order);
-      if (places.size() != num) throw std::invalid_argument("a place for each row");
-    }
+    if (order.is_none()) return;
+    places = take(order);
+    if (places.size() != num) throw std::invalid_argument("a place for each row");
   }
 
-  void take_into(const Matrix<uint8_t>& out, size_t at) {
-    nb::gil_scoped_release without_lock;
-    look_up();
-    take_records(*this, target(out, at));
+  // Where records go, once it is sure that they have room there: memory is Python's, and nothing else proves it.
+  RecordTarget target(const Matrix<uint8_t>& out, size_t at) const {
+    for (const Part& part : parts_)
+      if (at + part.table->record_bytes > out.shape(1)) throw std::invalid_argument("records are wider than their room");
+    if (num > out.shape(0)) throw std::invalid_argument("there is no room for all records");
+    return {out.data() + at, out.shape(1)};
   }
 
-  // Lists of a group; their values are copied at once where there is room for them.
-  BoundLists find(size_t group, Matrix<int64_t> offsets) {
-    BoundLists found(group_of(group), num, std::move(offsets));
+  BoundLists find(size_t group, Matrix<int64_t> offsets, RecordTarget target, const Bytes* values) {
+    if (parts_.empty()) throw std::invalid_argument("there are no rows");
+    BoundLists found(parts_[0].table->groups.at(group), num, std::move(offsets));
     nb::gil_scoped_release without_lock;
     look_up();
-    find_lists(*this, group, found);
-    if (!group_of(group).is_nested()) found.num_bytes = found.lay_out();
+    find_lists(*this, group, found, target);
+    if (!found.group.is_nested) found.lay_out();
+    if (values && found.num_bytes <= values->size()) found.copy(values->data());
     return found;
   }
 
-  BoundLists take_with_lists(const Matrix<uint8_t>& out, size_t at, size_t group, Matrix<int64_t> offsets,
-                             const Array<uint8_t>& values) {
-    BoundLists found(group_of(group), num, std::move(offsets));
+  void take(RecordTarget target) {
     nb::gil_scoped_release without_lock;
     look_up();
-    take_records_and_find_lists(*this, target(out, at), group, found);
-    found.num_bytes = found.lay_out();
-    if (found.num_bytes <= values.size()) found.copy(values.data());
-    return found;
+    take_records(*this, target);
   }
 
-  void take_with_runs(const Matrix<uint8_t>& out, size_t offset, const Array<int64_t>& runs) {
+  void read_runs(size_t offset, const Array<int64_t>& runs, RecordTarget target = {}) {
+    if (runs.size() < num) throw std::invalid_argument("there is no room for all runs");
     nb::gil_scoped_release without_lock;
     look_up();
-    take_records_and_runs(parts_.at(0), target(out, 0), {offset, room_for_runs(runs)});
-  }
-
-  void runs_into(size_t offset, const Array<int64_t>& runs) {
-    nb::gil_scoped_release without_lock;
-    look_up();
-    int64_t* out = room_for_runs(runs);
-    for (const Part& part : parts) {
-      read_runs(part, {offset, out});
-      out += part.row.size();
-    }
+    stoker::read_runs(*this, offset, runs.data(), target);
   }
 
  private:
@@ -92,117 +96,96 @@ class BoundRows : public Rows {
   };
 
   void look_up() {
-    for (Positions& one : positions_) {
-      one.order->locate_range(one.first, {one.found.get(), one.num}, {one.found.get() + one.num, one.num});
-    }
-    positions_found_.splice(positions_found_.end(), positions_);
+    if (std::exchange(is_looked_up_, true)) return;
+    for (const auto& [order, first, here, found] : positions_)
+      order->locate_range(first, {found.get(), here}, {found.get() + here, here});
   }
   std::span<const int64_t> take(nb::handle array) {
-    arrays_.emplace_back();
-    if (!arrays_.back().take(array.ptr())) throw nb::type_error("places must be contiguous arrays of int64");
+    if (!arrays_.emplace_back().take(array.ptr())) throw nb::type_error("places must be contiguous arrays of int64");
     return arrays_.back();
-  }
-  const ListGroup& group_of(size_t group) const {
-    if (parts_.empty()) throw std::invalid_argument("there are no rows");
-    return parts_[0].table->groups.at(group);
-  }
-  int64_t* room_for_runs(const Array<int64_t>& runs) const {
-    if (runs.size() < num) throw std::invalid_argument("there is no room for all runs");
-    return runs.data();
-  }
-  // Where records go, once it is sure that they have room there: memory is Python's, and nothing else proves it.
-  RecordTarget target(const Matrix<uint8_t>& out, size_t at) const {
-    for (const Part& part : parts_) {
-      if (at + part.table->record_bytes > out.shape(1)) throw std::invalid_argument("records are wider than their room");
-    }
-    if (num > out.shape(0)) throw std::invalid_argument("there is no room for all records");
-    return {out.data() + at, out.shape(1)};
   }
 
   std::vector<std::shared_ptr<const Window>> windows_;
   std::vector<nb::object> orders_;
-  std::list<Positions> positions_, positions_found_;
-  std::vector<Array<const int64_t>> arrays_;
+  std::vector<Positions> positions_;
+  bool is_looked_up_ = false;
+  std::vector<Numbers> arrays_;
   std::vector<Part> parts_;
 };
 
 void bind_packing(nb::module_& module) {
-  using Input = Array<const int64_t>;
-  module.def(
-      "best_fit",
-      [](const Input& lengths, int64_t length, const Array<int64_t>& document, const Array<int64_t>& first,
-         const Array<int64_t>& starts) { return best_fit(lengths, length, document, first, starts); },
-      nb::arg("lengths"), nb::arg("length"), nb::arg("document"), nb::arg("first"), nb::arg("starts"), WithoutLock{},
-      "Write document and first token of each piece, row by row, and each row's first piece; return how many rows.");
-  module.def(
-      "fill_places",
-      [](const Input& num, const Input& offsets, const Matrix<int32_t>& ids, const Matrix<int32_t>& positions) {
-        fill_places({num, offsets, ids.shape(1)}, ids, positions);
-      },
-      nb::arg("num"), nb::arg("offsets"), nb::arg("ids"), nb::arg("positions"), WithoutLock{},
-      "Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.");
-  module.def(
-      "pack_values",
-      [](const Input& num, const Input& offsets, size_t length, const BoundLists& lists, size_t field,
-         const Input& first, const Input& num_values, const Array<const uint8_t>& end, const Array<const uint8_t>& pad,
-         const Array<uint8_t>& out) {
-        if (field >= lists.num_fields || first.size() != lists.num_rows || num_values.size() != lists.num_rows)
-          throw std::invalid_argument("there must be a list of this field for each segment");
-        pack_values({num, offsets, length}, {lists.sources.get() + field * lists.num_rows, first, num_values}, end, pad, out);
-      },
-      nb::arg("num"), nb::arg("offsets"), nb::arg("length"), nb::arg("lists"), nb::arg("field"), nb::arg("first"),
-      nb::arg("num_values"), nb::arg("end"), nb::arg("pad"), nb::arg("out"), WithoutLock{},
-      "Copy a field's values to their tokens, of each segment's list from value `first` on; then `end`s, then `pad`s.");
+  module.def("best_fit", [](const Numbers& lengths, int64_t length, const Array<int64_t>& document,
+                            const Array<int64_t>& first, const Array<int64_t>& starts) {
+               return best_fit(lengths, length, document, first, starts);
+             }, "lengths"_a, "length"_a, "document"_a, "first"_a, "starts"_a, WithoutLock{},
+             "Write document and first token of each piece, row by row, and each row's first piece; return how many rows.");
+  module.def("fill_places", [](const Numbers& num, const Numbers& offsets, const Matrix<int32_t>& ids,
+                               const Matrix<int32_t>& positions) {
+               fill_places({num, offsets, ids.shape(1)}, ids, positions);
+             }, "num"_a, "offsets"_a, "ids"_a, "positions"_a, WithoutLock{},
+             "Write each token's segment, counted from 1 in its packed row, and its place in that segment; 0 is padding.");
+  module.def("pack_values", [](const Numbers& num, const Numbers& offsets, size_t length, const BoundLists& lists,
+                               size_t field, const Numbers& first, const Numbers& num_values,
+                               const Array<const uint8_t>& end, const Array<const uint8_t>& pad, const Bytes& out) {
+               if (field >= lists.num_fields || first.size() != lists.num_rows || num_values.size() != lists.num_rows)
+                 throw std::invalid_argument("there must be a list of this field for each segment");
+               pack_values({num, offsets, length}, {lists.sources.get() + field * lists.num_rows, first, num_values}, end, pad, out);
+             }, "num"_a, "offsets"_a, "length"_a, "lists"_a, "field"_a, "first"_a, "num_values"_a, "end"_a, "pad"_a, "out"_a,
+             WithoutLock{},
+             "Copy a field's values to their tokens, of each segment's list from value `first` on; then `end`s, then `pad`s.");
 }
 
 }  // namespace
 
 void bind_gather(nb::module_& module) {
   nb::class_<BoundRows>(module, "Rows", "Rows of a batch, and where each goes.")
-      .def(nb::init<nb::list, nb::object>(), nb::arg("parts"), nb::arg("places").none() = nb::none(),
+      .def(nb::init<nb::list, nb::object>(), "parts"_a, "places"_a.none() = nb::none(),
            nb::sig("def __init__(self, parts: list[tuple[WindowChunks, int, numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.int64]] | tuple[WindowChunks, int, WindowOrder, int, int]], "
                    "places: numpy.typing.NDArray[numpy.int64] | None = None) -> None"),
            "Of each window, and of one of its tables: slots and rows, int64 [b] each, or the window's order and consecutive\n"
            "positions, the first one and how many. Row k goes to `places[k]`, int64 [B], or one after the other.")
-      .def("take", &BoundRows::take_into, nb::arg("out"), nb::arg("at"), "Copy records to byte `at` of the rows of `out`.")
-      .def("take_with_lists", &BoundRows::take_with_lists, nb::arg("out"), nb::arg("at"), nb::arg("group"),
-           nb::arg("offsets"), nb::arg("values"), nb::keep_alive<0, 1>(),
+      .def("take", [](BoundRows& self, const Matrix<uint8_t>& out, size_t at) { self.take(self.target(out, at)); },
+           "out"_a, "at"_a, "Copy records to byte `at` of the rows of `out`.")
+      .def("take_with_lists", [](BoundRows& self, const Matrix<uint8_t>& out, size_t at, size_t group,
+                                 Matrix<int64_t>& offsets, const Bytes& values) {
+             return self.find(group, std::move(offsets), self.target(out, at), &values);
+           }, "out"_a, "at"_a, "group"_a, "offsets"_a, "values"_a, nb::keep_alive<0, 1>(),
            "Copy records as `take` does, and lists of a group, if `values` has `num_bytes`. Offsets: [F, B + 1].")
-      .def("find", &BoundRows::find, nb::arg("group"), nb::arg("offsets"), nb::keep_alive<0, 1>(),
-           "Find where the lists of a group lie.")
-      .def("take_with_runs", &BoundRows::take_with_runs, nb::arg("out"), nb::arg("offset"), nb::arg("runs"),
-           "Copy the records of one part, and read what they share; see `runs`.")
-      .def("runs", &BoundRows::runs_into, nb::arg("offset"), nb::arg("runs"),
-           "Read the uint32 at byte `offset` of each record. Shape [B], in the order of the parts.");
+      .def("find", [](BoundRows& self, size_t group, Matrix<int64_t>& offsets) {
+             return self.find(group, std::move(offsets), {}, nullptr);
+           }, "group"_a, "offsets"_a, nb::keep_alive<0, 1>(), "Find where the lists of a group lie.")
+      .def("take_with_runs", [](BoundRows& self, const Matrix<uint8_t>& out, size_t offset, const Array<int64_t>& runs) {
+             self.read_runs(offset, runs, self.target(out, 0));
+           }, "out"_a, "offset"_a, "runs"_a, "Copy records, and read what they share; see `runs`.")
+      .def("runs", [](BoundRows& self, size_t offset, const Array<int64_t>& runs) { self.read_runs(offset, runs); },
+           "offset"_a, "runs"_a, "Read the uint32 at byte `offset` of each record. Shape [B], in the order of the parts.");
 
   nb::class_<BoundLists>(module, "FoundLists", "Where the lists of a batch lie.")
       .def_ro("begins", &BoundLists::begins, "First byte of each field's values; -1 where it was not chosen.")
       .def_ro("num_bytes", &BoundLists::num_bytes, "Room that the values need.")
-      .def("choose", &BoundLists::lay_out_fields, nb::arg("fields"), "Have the values of some fields copied alone.")
-      .def("descend", &BoundLists::descend_into, nb::arg("offsets"),
+      .def("choose", [](BoundLists& self, const std::vector<int64_t>& fields) { self.lay_out(fields); }, "fields"_a,
+           "Have the values of some fields copied alone.")
+      .def("descend", [](BoundLists& self, const Array<int64_t>& offsets) {
+             self.descend(offsets.data());
+             self.lay_out();
+           }, "offsets"_a, WithoutLock{},
            "Of lists of lists: write the offsets of all inner ones, whose number the last of the outer offsets is.")
-      .def("copy", &BoundLists::copy_into, nb::arg("out"), "Copy all values.");
+      .def("copy", [](const BoundLists& self, const Bytes& out) {
+             if (out.size() < self.num_bytes) throw std::invalid_argument("there is no room for all lists");
+             self.copy(out.data());
+           }, "out"_a, WithoutLock{}, "Copy all values.");
 
-  module.def(
-      "distinct",
-      [](const Array<const int64_t>& slot, const Array<const int64_t>& row, const Array<const int64_t>& sizes,
-         const Array<int64_t>& found_slot, const Array<int64_t>& found_row, const Array<int32_t>& number,
-         const Array<int64_t>& counts) {
-        nb::gil_scoped_release without_lock;
-        return distinct(slot, row, sizes, found_slot.data(), found_row.data(), number.data(), counts.data());
-      },
-      nb::arg("slot"), nb::arg("row"), nb::arg("sizes"), nb::arg("found_slot"), nb::arg("found_row"), nb::arg("number"),
-      nb::arg("counts"), "Find the different rows of each batch in the order in which they come first; see gather.h.");
-
-  module.def(
-      "expand",
-      [](const Array<const int64_t>& slot, const Array<const int64_t>& first, const Array<const int64_t>& offsets,
-         const Array<int64_t>& found_slot, const Array<int64_t>& found_row) {
-        expand(slot, first, offsets, found_slot.data(), found_row.data());
-      },
-      nb::arg("slot"), nb::arg("first"), nb::arg("offsets"), nb::arg("found_slot"), nb::arg("found_row"),
-      "Write slot and row of each of the consecutive rows that units [B] are made of.");
+  module.def("distinct", [](const Numbers& slot, const Numbers& row, const Numbers& sizes, const Array<int64_t>& found_slot,
+                            const Array<int64_t>& found_row, const Array<int32_t>& number, const Array<int64_t>& counts) {
+               return distinct(slot, row, sizes, found_slot.data(), found_row.data(), number.data(), counts.data());
+             }, "slot"_a, "row"_a, "sizes"_a, "found_slot"_a, "found_row"_a, "number"_a, "counts"_a, WithoutLock{},
+             "Find the different rows of each batch in the order in which they come first; see gather.h.");
+  module.def("expand", [](const Numbers& slot, const Numbers& first, const Numbers& offsets,
+                          const Array<int64_t>& found_slot, const Array<int64_t>& found_row) {
+               expand(slot, first, offsets, found_slot.data(), found_row.data());
+             }, "slot"_a, "first"_a, "offsets"_a, "found_slot"_a, "found_row"_a,
+             "Write slot and row of each of the consecutive rows that units [B] are made of.");
   bind_packing(module);
 }
 

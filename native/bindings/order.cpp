@@ -32,8 +32,8 @@ void bind_window_order(nb::module_& module) {
             order->shift_array = std::move(shifts);
             order->bucket_slot_array = std::move(bucket_slots);
           },
-          nb::kw_only(), nb::arg("start"), nb::arg("stop"), nb::arg("key"), nb::arg("shuffle"), nb::arg("slot_starts"),
-          nb::arg("shifts"), nb::arg("bucket_slots"), nb::arg("bucket_bits"), nb::arg("first_slot"))
+          nb::kw_only(), "start"_a, "stop"_a, "key"_a, "shuffle"_a, "slot_starts"_a,
+          "shifts"_a, "bucket_slots"_a, "bucket_bits"_a, "first_slot"_a)
       .def_ro("start", &BoundWindowOrder::start)
       .def_ro("stop", &BoundWindowOrder::stop)
       .def(
@@ -41,14 +41,14 @@ void bind_window_order(nb::module_& module) {
           [](const BoundWindowOrder& order, const Input& position, const Output& slot, const Output& row) {
             without_lock_if_many(position.size(), [&] { order.locate(position, slot, row); });
           },
-          nb::arg("position"), nb::arg("slot"), nb::arg("row"),
+          "position"_a, "slot"_a, "row"_a,
           "Write slot, counted from the window's first, and row of each position. Shape [B] each.")
       .def(
           "locate_range",
           [](const BoundWindowOrder& order, int64_t first, const Output& slot, const Output& row) {
             without_lock_if_many(row.size(), [&] { order.locate_range(first, slot, row); });
           },
-          nb::arg("first"), nb::arg("slot"), nb::arg("row"),
+          "first"_a, "slot"_a, "row"_a,
           "Write the same for consecutive positions from `first` on, as many as there is room for.");
 }
 
@@ -67,13 +67,13 @@ void bind_draws(nb::module_& module) {
             draws->chunk_start_array = std::move(chunk_starts);
             draws->chunk_draw_array = std::move(chunk_draws);
           },
-          nb::arg("cumulated"), nb::arg("chunk_starts"), nb::arg("chunk_draws"), nb::arg("shift"), nb::arg("key"))
+          "cumulated"_a, "chunk_starts"_a, "chunk_draws"_a, "shift"_a, "key"_a)
       .def(
           "rows",
           [](const BoundDraws& draws, const Input& chunk, const Input& draw, const Array<int64_t>& out) {
             draws.rows(chunk, draw, out);
           },
-          nb::arg("chunk"), nb::arg("draw"), nb::arg("out"), WithoutLock{},
+          "chunk"_a, "draw"_a, "out"_a, WithoutLock{},
           "Write the row of its chunk that each draw takes. Shape [B] each.");
 }
 
@@ -85,14 +85,14 @@ void bind_order(nb::module_& module) {
       [](const Array<const int64_t>& index, int64_t start, uint64_t size, uint64_t key, const Array<int64_t>& out) {
         without_lock_if_many(index.size(), [&] { permute(index, start, size, key, out); });
       },
-      nb::arg("index"), nb::arg("start"), nb::arg("size"), nb::arg("key"), nb::arg("out"),
+      "index"_a, "start"_a, "size"_a, "key"_a, "out"_a,
       "Write where each index goes among `size` values; both count from `start`.");
   module.def(
       "unpermute",
       [](const Array<const int64_t>& place, int64_t start, uint64_t size, uint64_t key, const Array<int64_t>& out) {
         without_lock_if_many(place.size(), [&] { unpermute(place, start, size, key, out); });
       },
-      nb::arg("place"), nb::arg("start"), nb::arg("size"), nb::arg("key"), nb::arg("out"),
+      "place"_a, "start"_a, "size"_a, "key"_a, "out"_a,
       "Write the index that goes to each place: the inverse of `permute`.");
   module.def(
       "mix_blocks",
@@ -101,14 +101,14 @@ void bind_order(nb::module_& module) {
         if (counts.shape(0) != keys.size()) throw std::invalid_argument("a block needs one key");
         without_lock_if_many(out.size(), [&] { mix_blocks(counts, counts.shape(1), keys, first, out); });
       },
-      nb::arg("counts"), nb::arg("keys"), nb::arg("first"), nb::arg("out"),
+      "counts"_a, "keys"_a, "first"_a, "out"_a,
       "Write the component at each place from `first` on, of blocks of counts[j] places that are permuted by keys[j].");
   module.def(
       "group_places",
       [](const Array<const int64_t>& component, size_t num_components, const Array<int64_t>& out) {
         group_places(component, num_components, out);
       },
-      nb::arg("component"), nb::arg("num_components"), nb::arg("out"),
+      "component"_a, "num_components"_a, "out"_a,
       "Write the places of component 0, ascending, then those of component 1, and so on.");
   bind_window_order(module);
   bind_draws(module);

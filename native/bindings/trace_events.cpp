@@ -33,7 +33,7 @@ void bind_trace_events(nb::module_& module) {
             }
             return std::tuple(found.num_rows, found.at, static_cast<int>(found.why));
           },
-          nb::arg("data"), nb::arg("at"), nb::arg("stop"), nb::arg("rows"),
+          "data"_a, "at"_a, "stop"_a, "rows"_a,
           "Read events from data[at:stop], inside a JSON array; return how many rows were written, up to where all is "
           "read, and why it stopped: MORE, ENDED or ROWS_FULL.")
       .def(
@@ -44,7 +44,7 @@ void bind_trace_events(nb::module_& module) {
               texts.append(nb::bytes(self.texts()[i].data(), self.texts()[i].size()));
             return texts;
           },
-          nb::arg("first"), nb::sig("def texts_from(self, first: int) -> list[bytes]"),
+          "first"_a, nb::sig("def texts_from(self, first: int) -> list[bytes]"),
           "Return the texts from number `first` on, in UTF-8.")
       .def_prop_ro("num_damaged", &TraceScanner::num_damaged, "Events that made no sense.");
   scanner.attr("MORE") = static_cast<int>(TraceScanner::kMore);
@@ -59,16 +59,16 @@ void bind_trace_events(nb::module_& module) {
       [](const Array<const uint8_t>& data, int64_t at, int64_t stop) {
         return skip_value(bytes_until(data, at, stop), at);
       },
-      nb::arg("data"), nb::arg("at"), nb::arg("stop"),
+      "data"_a, "at"_a, "stop"_a,
       "Return the place behind the JSON value at `at`; -1 where it does not end before `stop`, -2 where none begins.");
   module.def(
       "find_trace_event",
       [](const Array<const uint8_t>& data, int64_t at, int64_t stop) {
         return find_event(bytes_until(data, at, stop), at);
       },
-      nb::arg("data"), nb::arg("at"), nb::arg("stop"), "Return where the next event begins behind damage, or -1.");
+      "data"_a, "at"_a, "stop"_a, "Return where the next event begins behind damage, or -1.");
   module.def(
-      "parse_microseconds", [](const Array<const uint8_t>& text) { return parse_ns(text.span()); }, nb::arg("text"),
+      "parse_microseconds", [](const Array<const uint8_t>& text) { return parse_ns(text.span()); }, "text"_a,
       "Return a number of microseconds, as JSON has it, as nanoseconds.");
 }
 

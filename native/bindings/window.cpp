@@ -26,7 +26,7 @@ void bind_window(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
 
   nb::class_<ChunkMap>(module, "ChunkMap", "A chunk's file in memory, for as long as anything refers to it.")
-      .def(nb::init<int, size_t>(), nb::arg("fd"), nb::arg("num_bytes"), WithoutLock{},
+      .def(nb::init<int, size_t>(), "fd"_a, "num_bytes"_a, WithoutLock{},
            "Map a file that is open for reading. OSError where the system refuses.")
       .def_prop_ro("num_bytes", &ChunkMap::num_bytes, "Of the file.")
       .def_prop_ro("is_mapped", &ChunkMap::is_mapped, "Whether it is the page cache, not memory that it was read into.")
@@ -40,7 +40,7 @@ void bind_window(nb::module_& module) {
                std::vector<ChunkMap> gone;
                for (nb::handle one : maps) gone.push_back(std::exchange(nb::cast<ChunkMap&>(one), {}));
                unmap(std::move(gone));
-             }, nb::arg("maps"), "Let go of maps, which must not be used any more, in one go.");
+             }, "maps"_a, "Let go of maps, which must not be used any more, in one go.");
 
   nb::class_<WindowMemory>(module, "WindowMemory", "Memory that windows are read into, one after the other.")
       .def(nb::init<>())
@@ -54,33 +54,31 @@ void bind_window(nb::module_& module) {
                nb::gil_scoped_release without_lock;
                return read_chunks(files, memory, waits);
              },
-             nb::arg("files"), nb::arg("memory"), nb::arg("waits"),
+             "files"_a, "memory"_a, "waits"_a,
              "Read files, given by descriptor and bytes, by several threads, and return them in memory. `waits`: for\n"
              "moments, where as much memory as is wanted at one time is in use. OSError: the disk failed, or a file is\n"
              "shorter than it was.");
 
-  nb::class_<TableLayout>(module, "TableLayout", "What the rows of one table are: the arrays that each chunk has of it.")
-      .def("__init__", [](TableLayout* self, size_t record_bytes) { new (self) TableLayout{record_bytes, {}}; },
-           nb::arg("record_bytes"), "Records are an array, if they have any bytes.")
-      .def("add_strips", [](TableLayout& self, std::vector<int64_t> value_bytes) {
-             self.lists.push_back({true, false, std::move(value_bytes)});
-           },
-           nb::arg("value_bytes"), "Add fields whose lists lie side by side: arrays of places and of strips.")
-      .def("add_field", [](TableLayout& self, int64_t value_bytes, bool is_nested) {
-             self.lists.push_back({false, is_nested, {value_bytes}});
-           },
-           nb::arg("value_bytes"), nb::arg("is_nested"),
+  nb::class_<Table>(module, "TableLayout", "What the rows of one table are: the arrays that each chunk has of it.")
+      .def("__init__", [](Table* self, size_t record_bytes) { new (self) Table{record_bytes, {}, {}, {}}; },
+           "record_bytes"_a, "Records are an array, if they have any bytes.")
+      .def("add_strips", [](Table& self, std::vector<int64_t> value_bytes) {
+             self.groups.push_back({true, false, std::move(value_bytes), {}, {}, {}});
+           }, "value_bytes"_a, "Add fields whose lists lie side by side: arrays of places and of strips.")
+      .def("add_field", [](Table& self, int64_t value_bytes, bool is_nested) {
+             self.groups.push_back({false, is_nested, {value_bytes}, {}, {}, {}});
+           }, "value_bytes"_a, "is_nested"_a,
            "Add a ragged field that lies alone: arrays of offsets, of inner offsets where it is nested, of values.");
 
   nb::class_<BoundWindow>(module, "WindowChunks", "The chunks of a window, and where the rows of its tables lie.")
       .def("__init__", [](BoundWindow* self, std::vector<ChunkMap> chunks, const Array<const int64_t, 3>& places,
-                          const std::vector<TableLayout>& tables) {
+                          const std::vector<Table>& tables) {
              static_assert(sizeof(ArrayPlace) == 2 * sizeof(int64_t));
              if (places.shape(2) != 2 || places.shape(0) != chunks.size()) throw std::invalid_argument("places must have the shape [K, A, 2]");
              const std::span all(reinterpret_cast<const ArrayPlace*>(places.data()), places.size() / 2);
              new (self) BoundWindow{std::make_shared<const Window>(std::move(chunks), all, tables)};
            },
-           nb::arg("chunks"), nb::arg("places"), nb::arg("tables"),
+           "chunks"_a, "places"_a, "tables"_a,
            "Of K chunks: first byte and bytes of each array in its file, in the order of the tables. [K, A, 2].\n"
            "ValueError where an array does not lie there, or has another number of rows than its table.")
       .def_prop_ro("num_slots", [](const BoundWindow& self) { return self.get()->chunks.size(); }, "K.")
@@ -94,20 +92,20 @@ void bind_window(nb::module_& module) {
              nb::gil_scoped_release without_lock;
              return enter(window->chunks, most_bytes);
            },
-           nb::arg("most_bytes"), "Enter pages of chunks that nobody has entered, and return whether all are now.")
+           "most_bytes"_a, "Enter pages of chunks that nobody has entered, and return whether all are now.")
       .def("records", [](const BoundWindow& self, size_t slot) {
              const Table& table = self.get()->tables.at(0);
              char* begin = const_cast<char*>(reinterpret_cast<const char*>(table.records.at(slot)));
              return nb::steal(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(table.num_rows[slot] * table.record_bytes), PyBUF_READ));
            },
-           nb::arg("slot"), nb::sig("def records(self, slot: int) -> memoryview"),
+           "slot"_a, nb::sig("def records(self, slot: int) -> memoryview"),
            "Return the records of the samples of a chunk, as long as the window is open.")
       .def("close", &BoundWindow::close,
            "Let go of the chunks; whoever gathers from them has them still. Harmless when called again.");
 
-  module.def("cached_bytes", &cached_bytes, nb::arg("fd"), nb::arg("num_bytes"),
+  module.def("cached_bytes", &cached_bytes, "fd"_a, "num_bytes"_a,
              "Return how many bytes of a file lie in the page cache; all, where the system does not tell.");
-  module.def("bring_in", &bring_in, nb::arg("fd"), nb::arg("offset"), nb::arg("num_bytes"), WithoutLock{},
+  module.def("bring_in", &bring_in, "fd"_a, "offset"_a, "num_bytes"_a, WithoutLock{},
              "Read a part of a file into the page cache by huge pages, where the system has such; else do nothing.");
 }
 

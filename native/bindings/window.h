@@ -37,31 +37,4 @@ struct BoundWindow {
   }
 };
 
-// Where the lists of a batch lie, with the array that gets their offsets.
-struct BoundLists : FoundLists {
-  Matrix<int64_t> offset_array;
-  size_t num_bytes = 0;
-
-  BoundLists(const ListGroup& group, size_t num, Matrix<int64_t> array)
-      : FoundLists(group, num, checked(array, group, num)), offset_array(std::move(array)) {}
-
-  static int64_t* checked(const Matrix<int64_t>& array, const ListGroup& group, size_t num) {
-    if (array.shape(0) != group.value_bytes.size() || array.shape(1) != num + 1) {
-      throw std::invalid_argument("offsets must have the shape [fields, rows + 1]");
-    }
-    return array.data();
-  }
-  void lay_out_fields(const std::vector<int64_t>& chosen) { num_bytes = lay_out(chosen); }
-  void descend_into(const Array<int64_t>& inner_offsets) {
-    nb::gil_scoped_release without_lock;
-    descend(inner_offsets.data());
-    num_bytes = lay_out();
-  }
-  void copy_into(const Array<uint8_t>& out) const {
-    if (out.size() < num_bytes) throw std::invalid_argument("there is no room for all lists");
-    nb::gil_scoped_release without_lock;
-    copy(out.data());
-  }
-};
-
 }  // namespace stoker

@@ -110,7 +110,7 @@ TEST("records of any width go to their places") {
 TEST("lists of strips come out whole, and what lies beside their memory is not touched") {
   for (const size_t longest : {0, 3, 300, 30'000}) {
     const std::vector<StripChunk> chunks{{40, longest}, {1, longest}};
-    stoker::ListGroup group{true, chunks[0].value_bytes, {}, {}, {}};
+    stoker::ListGroup group{true, false, chunks[0].value_bytes, {}, {}, {}};
     for (const StripChunk& chunk : chunks) {
       group.places.push_back(reinterpret_cast<const uint8_t*>(chunk.places.data()));
       group.values.push_back(chunk.strips.data());
@@ -123,7 +123,8 @@ TEST("lists of strips come out whole, and what lies beside their memory is not t
       stoker::FoundLists found(table.groups[0], num, offsets.data());
       stoker::find_lists({{&part, 1}, {}, num}, 0, found);
       for (const size_t shift : {0, 8}) {
-        Aligned out(found.lay_out(), shift);
+        found.lay_out();
+        Aligned out(found.num_bytes, shift);
         found.copy(out.begin);
         for (size_t f = 0; f < StripChunk::kFields; ++f) {
           const uint8_t* at = out.begin + found.begins[f];

@@ -89,9 +89,9 @@ TEST("arrays that do not lie in their chunk, or have another number of rows, mak
   const Bytes content = noise(4096, 5);
   const File file(content);
   const std::vector<stoker::ChunkMap> chunks(2, stoker::ChunkMap(file.fd, content.size()));
-  stoker::TableLayout layout;
+  stoker::Table layout;
   layout.record_bytes = 8;
-  layout.lists = {{true, false, {4, 2}}, {false, true, {8}}};
+  layout.groups = {{true, false, {4, 2}, {}, {}, {}}, {false, true, {8}, {}, {}, {}}};
   // Five rows: records, places, strips, outer and inner offsets, values.
   const std::vector<stoker::ArrayPlace> right{{0, 40}, {64, 60}, {128, 1000}, {1200, 48}, {1300, 80}, {1400, 2696}};
   const auto window_of = [&](size_t wrong, stoker::ArrayPlace place) {

@@ -237,7 +237,7 @@ class Rows:
         """Find where the lists of a group lie."""
 
     def take_with_runs(self, out: numpy.typing.NDArray[numpy.uint8], offset: int, runs: numpy.typing.NDArray[numpy.int64]) -> None:
-        """Copy the records of one part, and read what they share; see `runs`."""
+        """Copy records, and read what they share; see `runs`."""
 
     def runs(self, offset: int, runs: numpy.typing.NDArray[numpy.int64]) -> None:
         """
