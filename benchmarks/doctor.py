@@ -120,9 +120,9 @@ def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify
 
 def _find(case: Case, folder: Path) -> Finding:
     result = examine_case(case, folder)
-    verdict, verified = result.verdict, [path for path in result.numbers.paths if path.came_s is not None]
-    is_named = case.stages <= set(verdict.stages)
-    mark = "named" if is_named else f"NOT NAMED, but {', '.join(verdict.stages)}"
+    verified = [path for path in result.numbers.paths if path.came_s is not None]
+    is_named = case.stages <= set(result.stages)
+    mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.stages)}"
     tried = ", ".join(
         f"{path.key} {path.rate_s:,.0f} promised, {path.came_s:,.0f} came ({path.error:+.0%})" for path in verified
     )
@@ -130,7 +130,7 @@ def _find(case: Case, folder: Path) -> Finding:
         name=case.name,
         is_named=is_named,
         errors=[abs(path.error) for path in verified],
-        remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({verdict.sure}); {tried or 'nothing to mend'}",
+        remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({result.sure}); {tried or 'nothing to mend'}",
     )
 
 

@@ -15,7 +15,7 @@ from stoker import Dataset, Loader, StokerError
 from stoker.cli import main
 from stoker.cli.arguments import OK, WRONG_USAGE
 from stoker.doctor.examine import examine
-from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, SUPPLY, TENSORS, THREADS
+from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, TENSORS, THREADS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, StepError, TimedStep
 from stoker.testing import FlakyStorage
@@ -49,10 +49,10 @@ def looked_at_again(test):
 def test_a_throttled_network_is_named_and_tensors_on_ssd_mend_it(tmp_path):
     dataset = Dataset("lake", storage=planted.behind(16e6))
     found = examine(dataset, settings(step=TimedStep(4e-3), batch_size=2_048, scratch=tmp_path, gpu_hour=2.5))
-    verdict, numbers = found.verdict, found.numbers
-    assert verdict.stages[0] == "fetch"
+    numbers = found.numbers
+    assert found.stages[0] == "fetch"
     assert numbers.today == SOURCE
-    assert TENSORS in [fix.key for fix in verdict.fixes]
+    assert TENSORS in [fix.key for fix in found.fixes]
     assert {SOURCE, RAM, TENSORS} <= {path.key for path in numbers.paths}
     assert numbers.ceilings["network"] == pytest.approx(16e6, rel=0.5)
     written = json.loads(json.dumps(found.to_json()))
@@ -67,20 +67,20 @@ def test_what_the_budget_has_no_time_for_is_said_to_be_not_measured(tmp_path):
 
     dataset = Dataset(planted.local(tmp_path, num_chunks=4), transform=waits, transform_version="1")
     found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, budget_s=2.0, scratch=tmp_path / "x"))
-    said = " ".join(found.verdict.notes)
-    for key, name in {SUPPLY: "today's path with no step", ARROW: "Arrow on SSD", THREADS: "8 threads"}.items():
+    said = " ".join(found.notes)
+    for key, name in {ARROW: "Arrow on SSD", THREADS: "8 threads"}.items():
         assert found.numbers.path(key) is not None or name in said
     assert "Not measured, for no time was left" in said
     assert "8 threads" in said
-    assert not [fix for fix in found.verdict.fixes if fix.key == THREADS]
+    assert not [fix for fix in found.fixes if fix.key == THREADS]
 
 
 @looked_at_again
 def test_a_slow_step_is_told_that_there_is_nothing_to_gain(tmp_path):
     dataset = Dataset(planted.local(tmp_path, num_chunks=4))
     found = examine(dataset, settings(step=TimedStep(0.1), batch_size=256, scratch=tmp_path / "scratch"))
-    assert found.verdict.stages == (MODEL,)
-    assert found.verdict.fixes == ()
+    assert found.stages == (MODEL,)
+    assert found.fixes == ()
 
 
 @looked_at_again
@@ -101,8 +101,8 @@ def test_a_cache_that_holds_everything_makes_today_the_warm_path(tmp_path):
         ),
     )
     assert found.numbers.today == TENSORS
-    assert found.verdict.stages[0] == "open"
-    assert "disk" in found.verdict.sentence
+    assert found.stages[0] == "open"
+    assert "disk" in found.sentence
     assert sorted(path.name for path in (tmp_path / "cache").rglob("*")) == before
 
 
@@ -119,8 +119,8 @@ def test_a_step_that_keeps_the_cores_busy_is_judged_by_what_it_eats_beside_a_loa
     numbers = found.numbers
     assert numbers.path(SHARED) is not None
     assert numbers.path(RAM).cores_used > 0.1
-    fed = [path for path in numbers.paths if found.verdict.is_comparable(path) and path.key not in (RAM, SHARED)]
-    assert all(path.rate_s <= found.verdict.demand_s for path in fed)
+    fed = [path for path in numbers.paths if found.is_comparable(path) and path.key not in (RAM, SHARED)]
+    assert all(path.rate_s <= found.demand_s for path in fed)
 
 
 UNGUARDED = """
@@ -134,7 +134,7 @@ def same(table):
 
 dataset = Dataset("lake", transform=same, transform_version="1")
 settings = DoctorSettings(step=TimedStep(1e-5), batch_size=64, budget_s=25.0, num_threads=2)
-print(*examine(dataset, settings).verdict.notes)
+print(*examine(dataset, settings).notes)
 """
 
 
@@ -253,4 +253,4 @@ def test_every_planted_case_is_named(case, tmp_path):
     from benchmarks.doctor import examine_case
 
     found = examine_case(case, tmp_path / "case", budget_s=20.0, verify=0)
-    assert case.stages <= set(found.verdict.stages), found.verdict.sentence
+    assert case.stages <= set(found.stages), found.sentence

@@ -43,7 +43,7 @@ def plain(text):
 @settings(max_examples=150, deadline=None)
 @given(any_numbers())
 def test_no_figure_of_a_verdict_contradicts_another(measured):
-    verdict = DoctorResult(measured).verdict
+    verdict = DoctorResult(measured)
     today = measured.path(measured.today)
     assert (verdict.sure == "certain") == (verdict.sureness >= CERTAIN)
     assert (verdict.sure == "a guess") == (verdict.sureness < LIKELY)
@@ -90,7 +90,7 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
 @settings(max_examples=150, deadline=None)
 @given(any_numbers())
 def test_no_cause_is_named_without_a_figure_of_its_own(measured):
-    verdict, today = DoctorResult(measured).verdict, measured.path(measured.today)
+    verdict, today = DoctorResult(measured), measured.path(measured.today)
     for key in verdict.stages:
         has_figure = (
             today.stages.get(key, 0.0) > 0
@@ -108,7 +108,7 @@ def test_no_cause_is_named_without_a_figure_of_its_own(measured):
 @settings(max_examples=150, deadline=None)
 @given(any_numbers())
 def test_nothing_is_certain_where_repeats_spread_or_others_took_the_cores(measured):
-    verdict, today = DoctorResult(measured).verdict, measured.path(measured.today)
+    verdict, today = DoctorResult(measured), measured.path(measured.today)
     base = measured.path(SHARED) or measured.path(RAM)
     judged = [today] if base is None or verdict.demand_s is None else [today, base]
     if any(path.others > 0.1 or path.spread > 0.12 for path in judged):
@@ -121,7 +121,7 @@ def test_nothing_is_certain_where_repeats_spread_or_others_took_the_cores(measur
 @settings(max_examples=150, deadline=None)
 @given(any_numbers())
 def test_no_gain_is_above_what_the_step_eats_and_no_rate_below_it_is_enough(measured):
-    verdict = DoctorResult(measured).verdict
+    verdict = DoctorResult(measured)
     if verdict.demand_s is None:
         return
     for fix in verdict.fixes:
@@ -140,7 +140,7 @@ def test_no_gain_is_above_what_the_step_eats_and_no_rate_below_it_is_enough(meas
 @given(any_numbers())
 def test_screen_page_and_json_say_what_the_verdict_says_and_nothing_else(measured):
     result = DoctorResult(measured)
-    verdict = result.verdict
+    verdict = result
     screen, page = printed(result), Page(report_html(result))
     found = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert found["verdict"]["sentence"] == verdict.sentence
@@ -169,7 +169,7 @@ def test_screen_page_and_json_say_what_the_verdict_says_and_nothing_else(measure
 
 
 def test_the_sentence_says_which_stage_why_how_sure_and_what_it_costs():
-    verdict = DoctorResult(starved()).verdict
+    verdict = DoctorResult(starved())
     assert verdict.stages == ("fetch",)
     assert verdict.sentence.startswith("Fetch (the network is full) starves the step (certain): 218,000 samples/s")
     assert "idle 78 % of the time, 14.7 ms at each step of 4.1 ms" in verdict.sentence
@@ -181,7 +181,7 @@ def test_the_sentence_says_which_stage_why_how_sure_and_what_it_costs():
 
 
 def test_a_fed_step_has_nothing_to_gain_and_is_told_how_many_of_it_could_be_fed():
-    verdict = DoctorResult(fed()).verdict
+    verdict = DoctorResult(fed())
     assert verdict.kind == "fed"
     assert "nothing to gain" in verdict.sentence
     assert "4.7 times" in verdict.sentence
@@ -190,7 +190,7 @@ def test_a_fed_step_has_nothing_to_gain_and_is_told_how_many_of_it_could_be_fed(
 
 
 def test_a_step_that_shares_cores_with_the_loader_is_judged_by_what_it_eats_beside_one():
-    verdict = DoctorResult(shared()).verdict
+    verdict = DoctorResult(shared())
     assert verdict.kind == "fed"
     assert verdict.demand_s == 650_000
     assert any("share processors" in note for note in verdict.notes)
@@ -202,28 +202,28 @@ def test_a_step_that_shares_cores_with_the_loader_is_judged_by_what_it_eats_besi
 
 def test_a_loop_that_did_not_wait_is_fed_though_the_machine_was_faster_when_batches_lay_in_ram():
     busy = path(TENSORS, 118_000, stall=0.02)
-    verdict = DoctorResult(numbers({TENSORS: busy, RAM: 137_000, SHARED: 197_000, SUPPLY: 3e6}, stages=())).verdict
+    verdict = DoctorResult(numbers({TENSORS: busy, RAM: 137_000, SHARED: 197_000, SUPPLY: 3e6}, stages=()))
     assert verdict.kind == "fed"
     assert verdict.busy == pytest.approx(0.98)
     assert verdict.sure != "certain"
 
 
 def test_without_a_step_the_verdict_says_what_steps_the_supply_can_carry():
-    verdict = DoctorResult(without_step()).verdict
+    verdict = DoctorResult(without_step())
     assert (verdict.kind, verdict.stages, verdict.busy) == ("open", ("fetch",), None)
     assert "enough for steps of 18.8 ms or longer" in verdict.sentence
 
 
 def test_a_stage_that_would_starve_the_step_by_itself_is_named_behind_the_first():
     slow = (StageResult(key="fetch", supply_s=2e5), StageResult(key="transform", supply_s=3e5, is_locked=True))
-    verdict = DoctorResult(starved(stages=slow)).verdict
+    verdict = DoctorResult(starved(stages=slow))
     assert verdict.stages == ("fetch", "transform")
     assert "hides the transform behind it" in verdict.sentence
 
 
 def test_a_stage_that_gives_many_times_as_much_alone_is_no_cause():
     alone = tuple(StageResult(key=key, supply_s=3e7) for key in ("fetch", "decode", "convert"))
-    verdict = DoctorResult(starved(stages=alone)).verdict
+    verdict = DoctorResult(starved(stages=alone))
     assert verdict.stages == (UNKNOWN,)
     assert verdict.sure == "a guess"
     assert "The data path (no stage of it has a figure that explains why) starves the step" in verdict.sentence
@@ -231,19 +231,19 @@ def test_a_stage_that_gives_many_times_as_much_alone_is_no_cause():
 
 
 def test_a_path_that_alone_gives_far_more_than_the_step_eats_has_no_stage_that_is_too_slow():
-    verdict = DoctorResult(numbers({SOURCE: 300_000, RAM: 1e6, SHARED: 4e5, SUPPLY: 2e6})).verdict
+    verdict = DoctorResult(numbers({SOURCE: 300_000, RAM: 1e6, SHARED: 4e5, SUPPLY: 2e6}))
     assert verdict.stages == (UNKNOWN,)
     assert "without the step gives 5.0 times what the step eats: they share the cores" in verdict.sentence
 
 
 def test_a_network_is_full_only_where_it_carries_about_what_it_can():
     idle = numbers({SOURCE: 40_000, RAM: 1e6, SUPPLY: 40_000, TENSORS: 9e5})
-    assert "network is full" not in DoctorResult(idle).verdict.sentence
-    assert "network is full" in DoctorResult(starved()).verdict.sentence
+    assert "network is full" not in DoctorResult(idle).sentence
+    assert "network is full" in DoctorResult(starved()).sentence
 
 
 def test_batches_that_are_too_small_are_named_where_larger_ones_give_more():
-    verdict = DoctorResult(numbers({TENSORS: 1e5, RAM: 1e6, SUPPLY: 1e5, LARGER: 3e5}, stages=())).verdict
+    verdict = DoctorResult(numbers({TENSORS: 1e5, RAM: 1e6, SUPPLY: 1e5, LARGER: 3e5}, stages=()))
     assert verdict.stages == ("batch",)
     assert verdict.fixes[0].key == LARGER
 
@@ -251,17 +251,17 @@ def test_batches_that_are_too_small_are_named_where_larger_ones_give_more():
 def test_what_a_disk_allows_where_memory_is_too_small_is_said_to_be_a_bound():
     slow = path(TENSORS, 900_000, disk_s=20e6 / 1_050)
     result = DoctorResult(numbers({TENSORS: slow, RAM: 1_000_000, SUPPLY: 900_000}, stages=()))
-    assert result.verdict.stages == ("open",)
-    assert "at most 19,000 samples/s come" in result.verdict.sentence
-    assert "the disk reads no faster" in result.verdict.sentence
-    assert result.verdict.bounds[0].key == "disk"
+    assert result.stages == ("open",)
+    assert "at most 19,000 samples/s come" in result.sentence
+    assert "the disk reads no faster" in result.sentence
+    assert result.bounds[0].key == "disk"
     assert "≤ 19,000" in printed(result)
 
 
 def test_repeats_that_lie_far_apart_and_neighbours_make_a_verdict_less_sure():
     def sureness(spread, others=0.0):
         today = path(SOURCE, 8e5, rates=(8e5 * (1 - spread), 8e5, 8e5 * (1 + spread)), others=others)
-        return DoctorResult(numbers({SOURCE: today, RAM: 1e6, SUPPLY: 8e5}, stages=())).verdict
+        return DoctorResult(numbers({SOURCE: today, RAM: 1e6, SUPPLY: 8e5}, stages=()))
 
     sharp, blurred, busy = sureness(0.01), sureness(0.4), sureness(0.01, others=0.9)
     assert sharp.sure == "certain"
@@ -275,7 +275,7 @@ def test_repeats_that_lie_far_apart_and_neighbours_make_a_verdict_less_sure():
 def test_a_gain_that_may_be_chance_is_no_fix(spread, times):
     tensors = path(TENSORS, 1.0, rates=(3e5 * times * (1 - spread), 3e5 * times, 3e5 * times * (1 + spread)))
     found = numbers({SOURCE: 3e5, RAM: 1e6, SUPPLY: 3e5, TENSORS: tensors})
-    fixes = DoctorResult(found).verdict.fixes
+    fixes = DoctorResult(found).fixes
     assert bool(fixes) == (times > max(1.05, 1 + min(0.5, math.hypot(max(0.01, tensors.spread), 0.01))))
 
 
@@ -283,18 +283,18 @@ def test_an_interrupted_examination_says_so_and_what_it_knows():
     known = dataclasses.replace(starved(), interrupted="tensors on SSD")
     known = dataclasses.replace(known, paths=known.paths[:1])
     result = DoctorResult(known)
-    assert result.verdict.kind == "open"
-    assert any("interrupted (tensors on SSD)" in note for note in result.verdict.notes)
+    assert result.kind == "open"
+    assert any("interrupted (tensors on SSD)" in note for note in result.notes)
     assert result.to_json()["interrupted"] == "tensors on SSD"
     nothing = DoctorResult(dataclasses.replace(known, paths=()))
-    assert nothing.verdict.kind == "unknown"
-    assert plain(nothing.verdict.sentence) in printed(nothing)
+    assert nothing.kind == "unknown"
+    assert plain(nothing.sentence) in printed(nothing)
     Page(report_html(nothing))
 
 
 def test_what_limits_a_path_is_the_model_exactly_where_the_path_feeds_it():
     found = starved()
-    limits = {one.key: DoctorResult(found).verdict.limit_of(one) for one in found.paths}
+    limits = {one.key: DoctorResult(found).limit_of(one) for one in found.paths}
     assert limits[SOURCE] == "fetch"
     assert limits[TENSORS] == MODEL
     assert all(limit in STAGE_NAMES for limit in limits.values())

@@ -27,8 +27,8 @@ from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
 from stoker.doctor.arrow import write_tables
 from stoker.doctor.gpu import NO_GPU, has_cuda, probe_copy, watching_gpus
-from stoker.doctor.machine import is_memory, memory_bytes_s
-from stoker.doctor.paths import Candidates, Sample, Way, make_loader
+from stoker.doctor.machine import is_memory
+from stoker.doctor.paths import Candidates, Way, make_loader
 from stoker.doctor.results import (
     ARROW,
     BUILD_STAGES,
@@ -47,7 +47,7 @@ from stoker.doctor.sampled import SampledDataset, num_samples_of_units, row_fact
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, num_samples_of
 from stoker.doctor.tap import Tap, probe_link
-from stoker.doctor.verdict import DoctorResult, Verdict
+from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import time_text
 from stoker.errors import StokerError
 from stoker.host.machine import cores, free_memory_bytes, machine, versions
@@ -57,8 +57,9 @@ from stoker.words import some_of
 
 # What the name of a folder that experiments write to begins with.
 _SCRATCH = "stoker-doctor-"
-# Shares of the budget: of getting a sample, of the link, of exploring, of each stage alone; of verifying, where asked.
-_SAMPLE, _LINK, _EXPLORE, _ALONE, _VERIFY = 0.15, 0.07, 0.1, 0.03, 0.25
+# Shares of the budget: of getting a sample, of the link, of exploring it, of each stage alone, of each run of a path;
+# of verifying, where asked.
+_SAMPLE, _LINK, _EXPLORE, _ALONE, _RUN, _VERIFY = 0.12, 0.07, 0.05, 0.015, 0.018, 0.2
 _CHECKS = 3  # of what is verified
 _NUM_UNITS, _NUM_COLD_UNITS = 16, 200
 # Memory for the bytes of units and their tables, of what is free.
@@ -71,7 +72,7 @@ _GRACE = 0.15
 # Runs are no shorter, for they would say nothing, and no longer, for more of them say more: the middle one of three is
 # right where one of them was disturbed.
 _LEAST_S, _MOST_S = 0.15, 4.0
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 6
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
 # Repeats that lie as near to each other are enough.
 _SETTLED = 0.025
 # A step that keeps more of a core busy shares it with the loader.
@@ -134,7 +135,6 @@ class _Examination:
         if not self._dataset.is_local:
             # By the same way as a loader would, with somebody who keeps what is asked for in between.
             self._tap = self._dataset.storage = Tap(self._dataset.find_storage())
-            stack.callback(self._tap.forget)
         self._notes: list[str] = []
         self._unmeasured: list[str] = []
         self._tried: dict[str, Way] = {}
@@ -143,6 +143,7 @@ class _Examination:
         self._gpu: dict[str, Any] = {"gpu_note": NO_GPU}
         self._today = SOURCE
         self._paths_end = 0.95 - (_VERIFY if settings.verify else 0.0)
+        self._seconds = max(_LEAST_S, min(_MOST_S, _RUN * settings.budget_s))  # of a run
 
     def run(self) -> DoctorResult:
         settings = self._settings
@@ -154,14 +155,14 @@ class _Examination:
         self._start_s += self._opened_s  # the budget is for experiments
         self._today = self._find_today(catalogue)
         scratch = self._make_scratch()
-        sample = self._sample(catalogue, scratch)
-        self._data = sample.data
+        ways = self._sample(catalogue, scratch)
+        self._data = ways.data
         self._find_ceilings(scratch)
-        ways = Candidates(sample, settings, tap=self._tap, today=self._today, scratch=scratch)
         if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(_EXPLORE):
             self._say("today's path, until its threads are as many as are worth it")
-            ways.explore(self._slice_s(_EXPLORE))
-        if self._today == SOURCE and _ALONE_CHUNKS * sample.local_s < self._left_s(self._paths_end) / 3:
+            # A loader of what lies here begins with all the threads that it will have.
+            ways.explore(self._slice_s(_EXPLORE) if self._tap is not None else self._seconds)
+        if self._today == SOURCE and _ALONE_CHUNKS * ways.local_s < self._left_s(self._paths_end) / 3:
             self._probe_stages(ways)
         self._run_paths(ways)
         self._verify()
@@ -200,7 +201,7 @@ class _Examination:
             self._notes.append(f"The cache holds about {share:.0%} of the chunks: `stoker warm` fills it.")
         return TENSORS if share >= 0.99 else SOURCE
 
-    def _sample(self, catalogue: Catalogue, scratch: Path) -> Sample:
+    def _sample(self, catalogue: Catalogue, scratch: Path) -> Candidates:
         """Build some chunks, try the step on a batch of them, and write their rows as Arrow files."""
         warm = scratch / "warm"
         batches, units, chunk_s, local_s = self._fill(catalogue, warm)
@@ -222,7 +223,11 @@ class _Examination:
             evenness=float(sizes.sum() ** 2 / (len(sizes) * (sizes**2).sum())),
             **row_facts(catalogue, tables[0], units[0]),
         )
-        return Sample(
+        return Candidates(
+            settings=self._settings,
+            tap=self._tap,
+            today=self._today,
+            scratch=scratch,
             catalogue=catalogue,
             data=data,
             units=cold,
@@ -300,7 +305,6 @@ class _Examination:
         """Measure what this machine can do, and its link: reads alone, in more and more threads."""
         settings, found = self._settings, self._ceilings
         self._say("what this machine can do")
-        memory_s = memory_bytes_s()
         disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
         if is_memory(scratch):
             self._notes.append("Experiments wrote to memory, no disk: --scratch names a folder on the one that counts.")
@@ -308,7 +312,7 @@ class _Examination:
             self._say("the source's reads alone, in more and more threads")
             until_s = time.perf_counter() + self._slice_s(_LINK)
             found |= probe_link(self._tap.inner, self._tap.reads, until_s=until_s)
-        found |= {**disk, "memory": memory_s}
+        found |= disk
         if settings.device not in (None, "cpu") and has_cuda():
             self._say("copying alone, from pinned and pageable memory")
             pinned_s, pageable_s = probe_copy(int(self._data.tensor_bytes * settings.batch_size))
@@ -327,15 +331,15 @@ class _Examination:
         for key in BUILD_STAGES[1:]:
             one_s, each_s = alone.stages.get(key, 0.0), most.stages.get(key, 0.0)
             if one_s > 0 and each_s > 0:
-                is_most = one_s > half_s
+                is_most, own_s = one_s > half_s, min(one_s, each_s)
                 # Beside a stage that takes most of the time, what another takes longer in many threads is its wait for
                 # the lock or the cores that the first one has.
-                supply_s = num_threads / (each_s if is_most or not has_most else min(one_s, each_s))
+                supply_s = num_threads / (each_s if is_most or not has_most else own_s)
                 found.append(
                     StageResult(
                         key=key,
                         supply_s=supply_s,
-                        seconds=one_s,
+                        seconds=own_s,
                         is_locked=is_most and is_locked and supply_s * one_s < _NO_MORE,
                         waits=is_most and alone.cores_used < 0.5,
                     )
@@ -344,47 +348,53 @@ class _Examination:
     # ------------------------------------------------------------------ the paths
 
     def _run_paths(self, ways: Candidates) -> None:
-        """Run every path in turn: those that are always run, then what may help, then all of them again."""
-        first = ways.first()
-        seconds = self._seconds(len(first) + 3)
-        for way in first:
-            self._try(way, seconds)
+        """Run each path: those that are always run, then what may help, then again as often as there is time."""
+        for way in ways.first():
+            today = self._tried.get(self._today, way)
+            if way.key == SUPPLY and today.runs and today.runs[0].stall > 0.5:
+                continue  # a loop that waits most of the time has told all that can come
+            self._try(way)
         ram = self._tried.get(RAM)
         if ram is not None and ram.runs and self._shares_cores(ram.runs[0]):
-            self._try(ways.shared(), seconds)
-        if Verdict(self._numbers()).kind != "fed":
+            self._try(ways.shared())
+        if DoctorResult(self._numbers()).kind != "fed":
             self._say("making what may help")
             for way in ways.more():
-                self._try(way, seconds)
-        direction = -1
-        while not self._is_settled() and self._num_rounds < _MOST_ROUNDS:
-            left_s, ran = self._left_s(self._paths_end), [way for way in self._tried.values() if way.runs]
-            # The first two rounds fit into the time there is; further ones are worth it only if they are as long.
-            seconds = max(self._seconds(len(ran)), seconds if self._num_rounds >= 2 else 0.0)
-            if sum(way.takes_s(seconds) for way in ran) > left_s:
-                if self._num_rounds >= _LEAST_ROUNDS or not ran:
-                    return
-                # What the verdict rests on, as far as that goes.
-                ran = [way for way in ran if way.key in self._judged()]
-            if sum(way.takes_s(seconds) for way in ran) > left_s:
-                return
-            for way in ran[::direction]:
-                self._try(way, seconds)
-            direction = -direction
+                self._try(way)
+        num_rounds = 1
+        while chosen := self._again(num_rounds):
+            for way in chosen[:: (-1) ** num_rounds]:
+                self._try(way)
+            num_rounds += 1
 
-    def _try(self, way: Way, seconds: float) -> None:
+    def _again(self, num_rounds: int) -> list[Way]:
+        """Return those paths of which one more run may change something: first what the verdict rests on, if cheap."""
+        result, seconds = DoctorResult(self._numbers()), self._seconds
+        judged = {self._today, RAM, SHARED, *(fix.key for fix in result.fixes)}
+        left_s = self._left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
+        chosen = set[str]()
+        for way in sorted(self._tried.values(), key=lambda way: (way.key not in judged, way.takes_s(seconds))):
+            is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > _SETTLED)
+            if is_open and len(way.runs) < _MOST_ROUNDS and way.takes_s(seconds) <= left_s:
+                left_s -= way.takes_s(seconds)
+                chosen.add(way.key)
+        return [way for key, way in self._tried.items() if key in chosen]
+
+    def _try(self, way: Way) -> None:
         """Run a path once more, unless the time that is left is too little for it."""
         self._tried[way.key] = way
-        left_s, step = self._left_s(1.0), self._settings.step
-        is_first = not way.runs
-        is_needed = is_first and way.key in (self._today, RAM, TENSORS)  # without which there is nothing to say
-        if is_needed:
-            left_s = max(left_s, 1.0, _GRACE * self._settings.budget_s)
-        takes_s = way.takes_s(seconds, self._tried.get(self._today))
-        if takes_s > left_s:
-            if is_first:
+        step, seconds, is_first = self._settings.step, self._seconds, not way.runs
+        is_needed = is_first and way.key in (self._today, RAM, SHARED, TENSORS)  # without which there is nothing to say
+        if is_first:
+            takes_s, left_s = way.takes_s(seconds, self._tried.get(self._today)), self._left_s(1.0)
+            if is_needed:
+                left_s = max(left_s, 1.0, _GRACE * self._settings.budget_s)
+            elif takes_s > 2 * seconds:  # what is cheap is run again rather than something dear once
+                cheap = [one.takes_s(seconds) for one in self._tried.values() if one.runs]
+                left_s -= sum(each_s for each_s in cheap if each_s < 2 * seconds)
+            if takes_s > left_s:
                 self._unmeasured.append(f"{way.name} (a run takes about {time_text(takes_s)})")
-            return
+                return
         self._say(way.name)
         start_s = time.perf_counter()
         try:
@@ -398,39 +408,19 @@ class _Examination:
                 raise
             self._notes.append(f"{way.name}: could not be tried: {error}")
             return
-        way.beyond_s = max(0.0, time.perf_counter() - start_s - seconds)
+        beyond_s = max(0.0, time.perf_counter() - start_s - seconds)
+        way.beyond_s = beyond_s if way.beyond_s is None else min(way.beyond_s, beyond_s)
         if run.samples_s > 0:
             way.runs.append(run)
-
-    def _seconds(self, num_runs: int) -> float:
-        """Return how long each of some runs may take, twice all of them and what they need beside."""
-        rounds = max(1, 2 - self._num_rounds)
-        return max(_LEAST_S, min(_MOST_S, self._left_s(self._paths_end) / (1.8 * rounds * max(1, num_runs))))
-
-    @property
-    def _num_rounds(self) -> int:
-        today = self._tried.get(self._today)
-        return 0 if today is None else len(today.runs)
 
     def _shares_cores(self, run: PathRun) -> bool:
         step = self._settings.step
         return step is not None and not step.is_given and run.cores_used > _SHARES * (1 - run.others)
 
-    def _judged(self) -> set[str]:
-        """Return the paths that the verdict rests on."""
-        return {self._today, RAM, SHARED, *(fix.key for fix in Verdict(self._numbers()).fixes[:2])}
-
-    def _is_settled(self) -> bool:
-        """Return whether one more round would hardly change anything."""
-        if self._num_rounds < _LEAST_ROUNDS:
-            return False
-        judged = self._judged()
-        return all(path.doubt < _SETTLED for path in self._numbers().paths if path.key in judged)
-
     def _verify(self) -> None:
         """Run the best fixes once more, some times in turn, as far as there is time."""
         budget_s = self._settings.budget_s
-        ways = [self._tried[fix.key] for fix in Verdict(self._numbers()).fixes[: self._settings.verify]]
+        ways = [self._tried[fix.key] for fix in DoctorResult(self._numbers()).fixes[: self._settings.verify]]
         seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * budget_s / max(1, _CHECKS * len(ways))))
         for way in (way for i in range(_CHECKS) for way in ways[:: (-1) ** i]):
             if way.takes_s(seconds) > max(self._left_s(1.0), 0.0 if way.came else _GRACE * budget_s):

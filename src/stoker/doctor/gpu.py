@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import statistics
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def watching_gpus(nvml: Any = None) -> Iterator[dict[str, Any]]:
         What is known when the block is over. "gpus": what was seen of each GPU, averaged: see `_look`; a figure that
         the driver does not tell is not there. "gpu_note": why there are none, or what their figures mean.
     """
-    nvml, handles = _library() if nvml is None else nvml, list[Any]()
+    if nvml is None and importlib.util.find_spec("pynvml") is not None:
+        nvml = importlib.import_module("pynvml")
+    handles = list[Any]()
     found: dict[str, Any] = {"gpu_note": NO_LIBRARY if nvml is None and _DRIVER.exists() else NO_GPU}
     with suppress(Exception):  # no library, no driver, no device, no rights: the library has a class for each
         nvml.nvmlInit()
@@ -69,7 +72,7 @@ def watching_gpus(nvml: Any = None) -> Iterator[dict[str, Any]]:
         is_over.set()
         thread.join()
         nvml.nvmlShutdown()
-        found |= {"gpus": tuple(_facts(list(one)) for one in zip(*looks, strict=True)), "gpu_note": MEANING}
+        found |= {"gpus": tuple(_facts(nvml, one) for one in zip(*looks, strict=True)), "gpu_note": MEANING}
 
 
 def has_cuda() -> bool:
@@ -102,14 +105,8 @@ def probe_copy(num_bytes: int) -> tuple[float, float]:
         end.synchronize()
         return num_bytes / (float(begin.elapsed_time(end)) / 1e3)
 
-    def middle(source: torch.Tensor) -> float:
-        return statistics.median([rate(source) for _ in range(_NUM_COPIES)][1:])
-
-    return middle(host.pin_memory()), middle(host)
-
-
-def _library() -> Any:
-    return importlib.import_module("pynvml") if importlib.util.find_spec("pynvml") is not None else None
+    pinned, pageable = ([rate(source) for _ in range(_NUM_COPIES)][1:] for source in (host.pin_memory(), host))
+    return statistics.median(pinned), statistics.median(pageable)
 
 
 def _look(nvml: Any, handle: Any) -> dict[str, Any]:
@@ -123,27 +120,20 @@ def _look(nvml: Any, handle: Any) -> dict[str, Any]:
         "power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3,
         "memory_used_bytes": lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
         "memory_bytes": lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        "reasons": lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        "throttled": lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
     }
     found = {}
     for name, ask in questions.items():
         # Not every GPU answers every question, nor does every version of the library know it.
         with suppress(Exception):
             found[name] = ask()
-    mask = found.pop("reasons", 0)
-    return {**found, "throttled": {words for name, words in _REASONS.items() if mask & int(getattr(nvml, name, 0))}}
+    return found
 
 
-def _facts(looks: list[dict[str, Any]]) -> dict[str, Any]:
+def _facts(nvml: Any, looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the mean of each figure; of names the first, of reasons all."""
-    seen: dict[str, list[Any]] = {}
-    for look in looks:
-        for name, value in look.items():
-            seen.setdefault(name, []).append(value)
-    names = seen.pop("name", ["a GPU"])
-    held_down = set().union(*seen.pop("throttled"))
-    return {
-        "name": names[0].decode() if isinstance(names[0], bytes) else str(names[0]),
-        **{name: sum(values) / len(values) for name, values in seen.items()},
-        "throttled": tuple(words for words in _REASONS.values() if words in held_down),
-    }
+    seen = {name: [look[name] for look in looks if name in look] for name in dict.fromkeys(chain(*looks))}
+    name, masks = seen.pop("name", ["a GPU"])[0], seen.pop("throttled", [0])
+    held_down = [words for key, words in _REASONS.items() if any(mask & getattr(nvml, key, 0) for mask in masks)]
+    figures = {key: statistics.fmean(values) for key, values in seen.items()}
+    return {"name": name.decode() if isinstance(name, bytes) else str(name), **figures, "throttled": tuple(held_down)}

@@ -1,4 +1,4 @@
-"""What the machine can do: memory, disk; and how much of it others take. Nothing is left behind."""
+"""What the machine's disk can do, and how much of it others take. Nothing is left behind."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from stoker.host.machine import cores, num_cores
+from stoker.host.machine import cores
 
 _MIB = 1 << 20
+_MEMORY = ("tmpfs", "ramfs")
 # A look shorter than this says nothing: the system counts idling in hundredths of a second.
 _LEAST_S = 0.05
 # The system's own work, and what a virtual machine loses to its host, is no neighbour.
@@ -37,20 +39,6 @@ def cores_from_now() -> Callable[[], tuple[float, float]]:
         return used, min(1.0, others) if others > _SYSTEMS_SHARE else 0.0
 
     return tell
-
-
-def memory_bytes_s() -> float:
-    """Return the bytes a second that all cores together copy: read once, written once, counted once."""
-    sources = [np.ones(16 * _MIB, dtype=np.uint8) for _ in range(num_cores())]
-    targets = [np.ones_like(source) for source in sources]
-    num_times = 4
-
-    def copy(i: int) -> None:
-        for _ in range(num_times):
-            np.copyto(targets[i], sources[i])
-
-    wall_s = min(in_threads(len(sources), copy) for _ in range(2))
-    return num_times * sum(source.nbytes for source in sources) / wall_s
 
 
 def disk(folder: Path, limit_s: float) -> dict[str, float]:
@@ -113,14 +101,7 @@ def _idle_s() -> float | None:
 
 def is_memory(folder: Path) -> bool:
     """Return whether the folder lies on tmpfs."""
-    try:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    except OSError:
-        return False
-    where = str(folder.resolve())
-    best = max(
-        (parts for parts in mounts if where == parts[1] or where.startswith(parts[1].rstrip("/") + "/")),
-        key=lambda parts: len(parts[1]),
-        default=None,
-    )
-    return best is not None and best[2] in ("tmpfs", "ramfs")
+    mounts = {"/": ""}
+    with suppress(OSError):
+        mounts = dict(line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines())
+    return next(mounts[at] for at in map(str, (folder.resolve(), *folder.resolve().parents)) if at in mounts) in _MEMORY

@@ -91,24 +91,24 @@ def _paragraphs(texts: Iterable[str], *, kind: str) -> str:
 
 
 def _head(result: DoctorResult) -> str:
-    numbers, verdict = result.numbers, result.verdict
-    mark, says = status(verdict)
+    numbers = result.numbers
+    mark, says = status(result)
     figures = "\n".join(
         f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
         for value, about, is_ours in tiles(result)
     )
     return f"""<header>
 <p class="brand"><b>stoker</b> doctor · {words(numbers.when)} · {words(numbers.data.text)}</p>
-<p class="status {_LOOKS.get(verdict.kind, "is-open")}"><span aria-hidden="true">{mark}</span> {words(says)} · {
-        words(verdict.sure)
+<p class="status {_LOOKS.get(result.kind, "is-open")}"><span aria-hidden="true">{mark}</span> {words(says)} · {
+        words(result.sure)
     }</p>
 <h1>{words(headline(result))}</h1>
-<p class="verdict">{_sentence(verdict.sentence)}</p>
-{_paragraphs([verdict.then], kind="lead")}
+<p class="verdict">{_sentence(result.sentence)}</p>
+{_paragraphs([result.then], kind="lead")}
 <div class="figures">
 {figures}
 </div>
-{_paragraphs(verdict.notes, kind="caveat")}
+{_paragraphs(result.notes, kind="caveat")}
 </header>"""
 
 

@@ -25,7 +25,6 @@ from stoker.doctor.results import (
     ARROW,
     COLUMNS,
     DEDUPLICATED,
-    FREE_LINK,
     LARGER,
     PROCESSES,
     RAM,
@@ -37,7 +36,7 @@ from stoker.doctor.results import (
     DataFacts,
     PathRun,
 )
-from stoker.doctor.runs import at_work, run_batches, run_loader
+from stoker.doctor.runs import SETTLES, at_work, run_loader, take
 from stoker.doctor.sampled import SampledDataset, num_samples_of_units, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
@@ -65,40 +64,6 @@ _LEAST_ARROW = 6
 _TURN_BATCHES = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """What the paths run on.
-
-    Attributes:
-        catalogue: The data set.
-        data: What is known of it.
-        units: Units for cold runs, from the source.
-        warm: Folder of a cache that holds `warm_units`.
-        warm_units: Units for warm runs.
-        arrow: Arrow files of some of them.
-        batches: Finished batches, to train on from memory.
-        chunk_s: Seconds that the first chunk took.
-        local_s: Of them, those that were spent on its rows: not on fetching it.
-        sharing: Which features repeat.
-    """
-
-    catalogue: Catalogue
-    data: DataFacts
-    units: Sequence[range]
-    warm: Path
-    warm_units: Sequence[range]
-    arrow: Sequence[Path]
-    batches: Sequence[Any]
-    chunk_s: float
-    local_s: float
-    sharing: Sequence[ShareableKey]
-
-    @property
-    def mean_chunk(self) -> float:
-        """Samples of a chunk."""
-        return float(num_samples_of_units(self.catalogue, self.units).sum() / sum(map(len, self.units)))
-
-
 @dataclass(kw_only=True)
 class Way:
     """A path that can be run, and its runs so far.
@@ -116,7 +81,7 @@ class Way:
             it is nothing like it.
         runs: What came.
         came: Samples/s of runs at the end, when it was tried once more.
-        beyond_s: What the last run took beyond the seconds it was given; None before there was one.
+        beyond_s: What a run took beyond the seconds it was given, at least; None before there was one.
     """
 
     key: str
@@ -140,43 +105,68 @@ class Way:
         return max(self.least_s, beyond_s + seconds)
 
 
+@dataclass(kw_only=True)
 class Candidates:
-    """Makes the paths that can be run.
+    """Makes the paths that can be run, on a sample of the data set.
 
-    Args:
-        sample: What they run on.
+    Attributes:
         settings: How the examination runs.
         tap: What a remote source is read through; None where it is local.
         today: Key of the path that samples take now.
         scratch: For a cache of repeated features.
+        catalogue: The data set.
+        data: What is known of it.
+        units: Units for cold runs, from the source.
+        warm: Folder of a cache that holds `warm_units`.
+        warm_units: Units for warm runs.
+        arrow: Arrow files of some of them.
+        batches: Finished batches, to train on from memory.
+        chunk_s: Seconds that the first chunk took.
+        local_s: Of them, those that were spent on its rows: not on fetching it.
+        sharing: Which features repeat.
+        mean_chunk: Samples of a chunk.
+        num_builders: That a remote source's loader was seen to come to; None before it was.
+        rate_s: Samples/s that a cold run is expected to give; 0 before there was one.
     """
 
-    def __init__(self, sample: Sample, settings: DoctorSettings, *, tap: Tap | None, today: str, scratch: Path) -> None:
-        self._sample = sample
-        self._settings = settings
-        self._tap = tap
-        self._today = today
-        self._scratch = scratch
-        self._num_builders: int | None = None  # that a remote source's loader was seen to come to
-        self._rate_s = 0.0  # samples/s that a cold run is expected to give; 0 before there was one
+    settings: DoctorSettings
+    tap: Tap | None
+    today: str
+    scratch: Path
+    catalogue: Catalogue
+    data: DataFacts
+    units: Sequence[range]
+    warm: Path
+    warm_units: Sequence[range]
+    arrow: Sequence[Path]
+    batches: Sequence[Any]
+    chunk_s: float
+    local_s: float
+    sharing: Sequence[ShareableKey]
+    num_builders: int | None = None
+    rate_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        num_samples = num_samples_of_units(self.catalogue, self.units).sum()
+        self.mean_chunk = float(num_samples / sum(map(len, self.units)))
 
     def first(self) -> list[Way]:
         """Return those that are always run: today's, and what it is compared with."""
-        sample, step = self._sample, self._settings.step
+        step = self.settings.step
         tensors = self._warm(TENSORS, "tensors on SSD", self._how(cache=True))
         found = [tensors]
-        if self._today == SOURCE:
+        if self.today == SOURCE:
             found = [self._cold(SOURCE, "every epoch from the source", self._how())]
         if step is not None:
             found.append(self._way(RAM, "batches in RAM", functools.partial(self._run_batches, step=step)))
-        if self._today == SOURCE:
+        if self.today == SOURCE:
             found.append(tensors)
-        if sample.arrow:
+        if self.arrow:
             how = 'pyarrow.feather.write_feather(table, "rows.arrow", compression="uncompressed")'
-            least_s = _LEAST_ARROW * sample.chunk_s * min(1.0, self._settings.batch_size / sample.mean_chunk)
+            least_s = _LEAST_ARROW * self.chunk_s * min(1.0, self.settings.batch_size / self.mean_chunk)
             found.append(self._way(ARROW, "Arrow on SSD", self._run_arrow, how=how, least_s=least_s))
         if step is not None:
-            make = self._cold if self._today == SOURCE else self._warm
+            make = self._cold if self.today == SOURCE else self._warm
             found.append(make(SUPPLY, "today's path with no step behind it", has_step=False))
         return found
 
@@ -185,15 +175,15 @@ class Candidates:
 
         def run(seconds: float) -> PathRun:
             with self._warm_loader() as loader, at_work(loader) as want:
-                return self._run_batches(seconds, step=self._settings.step, beside=want)
+                return self._run_batches(seconds, step=self.settings.step, beside=want)
 
         return self._way(SHARED, "batches in RAM, a loader beside them", run)
 
     def more(self) -> list[Way]:
         """Return today's path with one thing changed, each where it applies."""
         makers = (
-            (self._threads, self._processes, self._columns, self._free_link, self._deduplicated)
-            if self._today == SOURCE
+            (self._threads, self._processes, self._columns, self._deduplicated)
+            if self.today == SOURCE
             else (self._larger, self._deduplicated)
         )
         return [way for make in makers if (way := make()) is not None]
@@ -201,25 +191,25 @@ class Candidates:
     def explore(self, seconds: float) -> None:
         """Run today's cold path until it has found out how many threads are worth it, and how fast it is about."""
         run = self._run_cold(seconds, has_step=False)
-        if self._sample.catalogue.is_remote:
-            self._num_builders = run.num_builders
-        self._rate_s = run.samples_s
+        if self.catalogue.is_remote:
+            self.num_builders = run.num_builders
+        self.rate_s = run.samples_s
 
     def from_memory(self, seconds: float, *, num_threads: int) -> PathRun:
         """Run today's cold path with the bytes in memory and no step behind it: what each stage takes alone."""
         same: dict[str, Any] = {"num_threads": num_threads, "num_builders": num_threads, "window": num_threads}
         with self._replaying():
-            return self._run_cold(seconds, has_step=False, units=self._sample.warm_units, **same)
+            return self._run_cold(seconds, has_step=False, units=self.warm_units, **same)
 
     def cold_s(self, num_threads: int) -> float:
         """Return about what a run of a cold path takes before there is anything to measure: two windows of chunks."""
-        num_builders = self._num_builders or num_threads
-        return 2 * math.ceil(self._window(num_threads) / num_builders) * self._sample.chunk_s
+        num_builders = self.num_builders or num_threads
+        return 2 * math.ceil(self._window(num_threads) / num_builders) * self.chunk_s
 
     # ------------------------------------------------------------------ each of them
 
     def _way(self, key: str, name: str, run: Callable[[float], PathRun], **more: Any) -> Way:
-        return Way(**{"key": key, "name": name, "run": run, "batch_size": self._settings.batch_size, **more})
+        return Way(**{"key": key, "name": name, "run": run, "batch_size": self.settings.batch_size, **more})
 
     def _cold(
         self, key: str, name: str, how: str = "", *, has_step: bool = True, read_share: float = 1.0, **options: Any
@@ -231,10 +221,10 @@ class Candidates:
             functools.partial(self._run_cold, has_step=has_step, **options),
             how=how,
             has_step=has_step,
-            sample_bytes=0.0 if self._tap is not None else read_share * self._sample.data.source_bytes,
-            least_s=self.cold_s(options.get("num_threads", self._settings.num_threads)),
+            sample_bytes=0.0 if self.tap is not None else read_share * self.data.source_bytes,
+            least_s=self.cold_s(options.get("num_threads", self.settings.num_threads)),
             # More threads have more requests in flight, which a run waits for when it ends.
-            times_today=_MORE_THREADS if key == THREADS and self._tap is not None else 1.0,
+            times_today=_MORE_THREADS if key == THREADS and self.tap is not None else 1.0,
         )
 
     def _warm(
@@ -242,66 +232,56 @@ class Candidates:
     ) -> Way:
         """Return a path from a warm cache with some of `_run_warm`'s options, which keeps a share of its bytes."""
         run = functools.partial(self._run_warm, has_step=has_step, **options)
-        sample_bytes = kept_share * self._sample.data.tensor_bytes
+        sample_bytes = kept_share * self.data.tensor_bytes
         return self._way(key, name, run, how=how, has_step=has_step, sample_bytes=sample_bytes)
 
     def _threads(self) -> Way:
-        num = _MORE_THREADS * self._settings.num_threads
-        num_builders = None if self._num_builders is None else max(self._num_builders, num)
+        num = _MORE_THREADS * self.settings.num_threads
+        num_builders = None if self.num_builders is None else max(self.num_builders, num)
         how = self._how(f"num_threads={num}")
         return self._cold(THREADS, f"{num} threads", how, num_threads=num, num_builders=num_builders)
 
     def _processes(self) -> Way | None:
-        transform = dataset_of(self._sample.catalogue).transform
-        if transform is None or self._settings.transform_in == "processes" or not can_be_sent(transform):
+        transform = dataset_of(self.catalogue).transform
+        if transform is None or self.settings.transform_in == "processes" or not can_be_sent(transform):
             return None
         how = self._how('transform_in="processes"')
         return self._cold(PROCESSES, "the transform in processes", how, transform_in="processes")
 
     def _columns(self) -> Way | None:
-        sample, widest, share = self._sample, self._sample.data.widest_column, self._sample.data.widest_share
-        names = sample.catalogue.schema.names
+        widest, share = self.data.widest_column, self.data.widest_share
+        names = self.catalogue.schema.names
         if share < _MUCH or len(names) < 2:
             return None
-        dataset = copy.copy(dataset_of(sample.catalogue))
+        dataset = copy.copy(dataset_of(self.catalogue))
         dataset.columns = tuple(name for name in names if name != widest)
         try:
             catalogue = dataset.open()
         except (FieldError, ValueError):  # a field needs it
             return None
         how = f"Dataset(..., columns=[name for name in dataset.open().schema.names if name != {widest!r}])"
-        units = spread_units(catalogue, len(sample.units))
+        units = spread_units(catalogue, len(self.units))
         return self._cold(COLUMNS, f"no column {widest}", how, read_share=1 - share, catalogue=catalogue, units=units)
 
-    def _free_link(self) -> Way | None:
-        if self._tap is None:
-            return None
-
-        def run(seconds: float) -> PathRun:
-            with self._replaying():
-                return self._run_cold(seconds, units=self._sample.warm_units)
-
-        return self._way(FREE_LINK, "a link without limits", run, least_s=self.cold_s(self._settings.num_threads))
-
     def _larger(self) -> Way | None:
-        own = self._settings.batch_size
-        batch_size = min(_LARGER_TIMES * own, int(self._sample.mean_chunk))
+        own = self.settings.batch_size
+        batch_size = min(_LARGER_TIMES * own, int(self.mean_chunk))
         if batch_size < 2 * own:
             return None
-        step = self._settings.step
+        step = self.settings.step
         step = None if step is None else step.scaled(batch_size / own)
-        settings = replace(self._settings, batch_size=batch_size, step=step)
+        settings = replace(self.settings, batch_size=batch_size, step=step)
         how = self._how(f"batch_size={batch_size}", cache=True)
         return replace(self._warm(LARGER, f"batches of {batch_size:,}", how, settings=settings), batch_size=batch_size)
 
     def _deduplicated(self) -> Way | None:
-        sample, repeated = self._sample, self._sample.data.repeated_share
-        if repeated < _MUCH or not sample.sharing:
+        repeated = self.data.repeated_share
+        if repeated < _MUCH or not self.sharing:
             return None
-        folder = self._scratch / "shared"
-        share = {one.key: one.patterns or (one.key,) for one in sample.sharing}
+        folder = self.scratch / "shared"
+        share = {one.key: one.patterns or (one.key,) for one in self.sharing}
         try:
-            catalogue = sample.catalogue.sharing(share)
+            catalogue = self.catalogue.sharing(share)
             with self._replaying(), self._warm_loader(catalogue=catalogue, folder=folder, num_times=1) as loader:
                 for _ in loader:
                     pass
@@ -315,21 +295,21 @@ class Candidates:
     # ------------------------------------------------------------------ how they run
 
     def _run_batches(self, seconds: float, **options: Any) -> PathRun:
-        return run_batches(itertools.cycle(self._sample.batches), seconds=seconds, **options)
+        return take(itertools.cycle(self.batches), seconds=seconds, **options)[0]
 
     def _run_arrow(self, seconds: float) -> PathRun:
-        sample, settings = self._sample, self._settings
-        arrays_of = converter(dataset_of(sample.catalogue))
+        settings = self.settings
+        arrays_of = converter(dataset_of(self.catalogue))
         with arrow_batches(
-            sample.arrow,
+            self.arrow,
             convert=lambda table: settings.deliver(arrays_of(table)),
             batch_size=settings.batch_size,
-            window=min(_MIN_WINDOW, len(sample.arrow)),
+            window=min(_MIN_WINDOW, len(self.arrow)),
             num_threads=settings.num_threads,
         ) as (batches, spent):
-            run_batches(batches, step=settings.step, seconds=0.3 * seconds)  # memory that is new is so once
+            take(batches, step=settings.step, seconds=SETTLES * seconds, longer=1)
             before = dict(spent)
-            run = run_batches(batches, step=settings.step, seconds=seconds)
+            run, *_ = take(batches, step=settings.step, seconds=seconds)
             num = max(1, spent["rows"] - before["rows"])
             stages = {key: (spent[key] - before[key]) / num for key in ("draw", "dequeue")}
         return replace(run, stages=stages)
@@ -346,15 +326,15 @@ class Candidates:
         **options: Any,
     ) -> PathRun:
         """Train from the source, with nothing in any cache."""
-        sample, settings, trace = self._sample, self._settings, Trace()
-        units, catalogue = units or sample.units, catalogue or sample.catalogue
-        num_builders = num_builders or self._num_builders
+        settings, trace = self.settings, Trace()
+        units, catalogue = units or self.units, catalogue or self.catalogue
+        num_builders = num_builders or self.num_builders
         num_threads = options.get("num_threads", settings.num_threads)
         window = window or self._window(num_threads)
-        turn = max(window * sample.mean_chunk, _TURN_BATCHES * settings.batch_size)
+        turn = max(window * self.mean_chunk, _TURN_BATCHES * settings.batch_size)
         once = float(num_samples_of_units(catalogue, units).sum())
-        most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, sample.data.tensor_bytes)
-        wanted = _SPARE * (self._rate_s * seconds + 4 * turn) if self._rate_s else most
+        most = _MEMORY_SHARE * free_memory_bytes() / max(1.0, self.data.tensor_bytes)
+        wanted = _SPARE * (self.rate_s * seconds + 4 * turn) if self.rate_s else most
         num_times = min(round(min(wanted, most) / once + 0.5), 4 * _MOST_CHUNKS // sum(map(len, units)))
         dataset = SampledDataset(catalogue, units, num_times=max(1, num_times), num_builders=num_builders)
         with make_loader(dataset, settings, window=window, trace=trace, **options) as loader:
@@ -366,7 +346,7 @@ class Candidates:
         self, seconds: float, *, has_step: bool = True, settings: DoctorSettings | None = None, **options: Any
     ) -> PathRun:
         """Train from a warm cache: the sample's, or another one."""
-        settings = settings or self._settings
+        settings = settings or self.settings
         with self._warm_loader(batch_size=settings.batch_size, **options) as loader:
             return run_loader(loader, step=settings.step if has_step else None, seconds=seconds)
 
@@ -379,29 +359,29 @@ class Candidates:
         batch_size: int | None = None,
     ) -> Loader:
         """Return a loader of the warm chunks again and again: epochs are long, and windows open as often as they do."""
-        sample, units = self._sample, self._sample.warm_units
+        units = self.warm_units
         if num_times is None:
             num_times = max(1, min(_MOST_TIMES, _MOST_CHUNKS // sum(map(len, units))))
-        dataset = SampledDataset(catalogue or sample.catalogue, units, num_times=num_times, is_new=False)
-        cache, size = folder or sample.warm, batch_size or self._settings.batch_size
-        return make_loader(dataset, self._settings, window=_MIN_WINDOW, cache=cache, batch_size=size)
+        dataset = SampledDataset(catalogue or self.catalogue, units, num_times=num_times, is_new=False)
+        cache, size = folder or self.warm, batch_size or self.settings.batch_size
+        return make_loader(dataset, self.settings, window=_MIN_WINDOW, cache=cache, batch_size=size)
 
     def _replaying(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._tap is None else self._tap.replaying()
+        return nullcontext() if self.tap is None else self.tap.replaying()
 
     def _window(self, num_threads: int) -> int:
         """Return the chunks of a window: what all builders make at a time comes together, so that turns are even."""
-        sample, num = self._sample, self._num_builders or num_threads
-        most = _WINDOW_SHARE * free_memory_bytes() / max(1.0, sample.mean_chunk * sample.data.tensor_bytes)
+        num = self.num_builders or num_threads
+        most = _WINDOW_SHARE * free_memory_bytes() / max(1.0, self.mean_chunk * self.data.tensor_bytes)
         # And some of them have to come in a run.
-        chunks_s = num / max(1e-9, sample.chunk_s)
-        if self._rate_s:
-            chunks_s = self._rate_s / sample.mean_chunk * max(1.0, num_threads / self._settings.num_threads)
-        in_time = _WINDOW_OF_BUDGET * self._settings.budget_s * chunks_s
+        chunks_s = num / max(1e-9, self.chunk_s)
+        if self.rate_s:
+            chunks_s = self.rate_s / self.mean_chunk * max(1.0, num_threads / self.settings.num_threads)
+        in_time = _WINDOW_OF_BUDGET * self.settings.budget_s * chunks_s
         return max(1 if in_time < 1 else _MIN_WINDOW, min(int(min(most, in_time)), num))
 
     def _how(self, *changes: str, cache: bool = False) -> str:
-        settings = self._settings
+        settings = self.settings
         said: dict[str, str] = {"batch_size": f"batch_size={settings.batch_size}"}
         if settings.num_threads != num_cores():
             said["num_threads"] = f"num_threads={settings.num_threads}"

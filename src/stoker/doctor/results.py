@@ -23,8 +23,6 @@ RAM, SHARED, SUPPLY = "ram", "shared", "supply"
 """What they are compared with: batches in RAM; the same with a loader at work beside it; today's without a step."""
 THREADS, PROCESSES, COLUMNS, DEDUPLICATED, LARGER = "threads", "processes", "columns", "deduplicated", "batch"
 """Today's path with one thing changed."""
-FREE_LINK = "link"
-"""Today's path behind a link without limits: no fix, but what no link can beat."""
 
 MODEL = "step"
 """Key of the stage that eats: the training step."""
@@ -54,7 +52,7 @@ BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 """What a chunk goes through when it is built."""
 
 # Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
-_LEAST_DOUBT, _ALONE = 0.01, 0.05
+_LEAST_DOUBT, _ALONE = 0.01, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +206,7 @@ class Measurements:
         paths: Those that ran, today's first.
         stages: Of building, in their order; empty where today's path builds nothing.
         ceilings: What the machine can do, measured in this run: bytes/s of "network", "connection" (one read alone),
-            "disk_read", "disk_write", "memory", "pcie_pinned", "pcie_pageable", and seconds of "latency".
+            "disk_read", "disk_write", "pcie_pinned", "pcie_pageable", and seconds of "latency".
         cores: Processors that this process may use.
         num_threads: As the loader has it.
         gpus: What the driver says of each GPU, see `watching_gpus`; empty without one.

@@ -18,15 +18,19 @@ from stoker.loader.loader import Loader
 from stoker.metrics.record import Trace
 from stoker.metrics.stages import StageTotal
 
+SETTLES = 0.5
+"""Before it counts, a run settles for so much of its seconds: memory that is new is so once."""
+
 # What fills the pipe, and what the first steps do once, is no part of the rate.
 _FIRST = 6
 # A loop that waited for less of its time than this was not limited by its batches.
 _HARDLY = 0.05
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
-# A run has so many turns of the builders, and goes on for no more than so many times its seconds to have them. Before
-# it counts, it settles for so much of them.
-_TURNS, _LONGER, _SETTLES = 3, 3, 0.3
+# A run has so many turns of the builders, and goes on for no more than so many times its seconds to have them.
+_TURNS, _LONGER = 3, 3
+# Nor does it end while its parts differ more.
+_STEADY = 1.08
 
 
 def take(
@@ -35,6 +39,7 @@ def take(
     step: Step | None,
     seconds: float,
     num_samples: float = 0.0,
+    longer: float = _LONGER,
     beside: Callable[[], object] | None = None,
 ) -> tuple[PathRun, int, tuple[float, float]]:
     """Train on batches for a while.
@@ -43,7 +48,8 @@ def take(
         batches: Left where it is when the time is over.
         step: What trains; None only takes the batches.
         seconds: How long, from the first batch on.
-        num_samples: How many at least, in some more time.
+        num_samples: How many at least, in some more time; as is taken for what is not steady yet.
+        longer: So many times the seconds at most.
         beside: Called at each step, for whoever works beside it.
 
     Returns:
@@ -51,19 +57,19 @@ def take(
 
     Blocks: until the batch that is asked for when the time is over has come.
     """
-    waits, begun, sizes = list[float](), list[float](), list[int]()
-    who_used, begun_s, got_s = cores_from_now(), time.perf_counter(), 0.0
+    waits, begun, sizes, num_taken = list[float](), list[float](), list[int](), 0
+    who_used, begun_s, got_s, looks_s = cores_from_now(), time.perf_counter(), 0.0, seconds
     while True:
         asked_s = time.perf_counter()
         batch = next(batches, None)
         if batch is None:
             break
         waits.append(time.perf_counter() - asked_s)
-        if not begun:
+        if not num_taken:
             got_s = time.perf_counter()
             who_used = cores_from_now()  # by now all threads are there
         sizes.append(num_samples_of(batch))
-        num_samples -= sizes[-1]
+        num_taken += sizes[-1]
         if step is not None:
             step.begin(batch)
         if beside is not None:
@@ -71,15 +77,24 @@ def take(
         del batch
         begun.append(time.perf_counter())
         took_s = begun[-1] - got_s
-        is_over = took_s > _LONGER * seconds or (took_s > seconds and num_samples <= 0)
-        if is_over and len(begun) >= _LEAST_BATCHES:
+        if took_s <= looks_s or len(begun) < _LEAST_BATCHES:
+            continue
+        slower, _, faster = rates_of(waits, begun, sizes)[0]
+        is_steady = faster <= _STEADY * slower
+        if took_s > longer * seconds or (num_taken >= num_samples and is_steady):
             break
+        looks_s = took_s + seconds / 2
+        if not is_steady and took_s < (longer - 1) * seconds:
+            # What fills queues, starts processes and touches memory for the first time is not its pace.
+            for each in (waits, begun, sizes):
+                del each[:]
     cores_used, others = who_used()
+    ended_s = time.perf_counter()
     if step is not None:
         step.finish()
     rates, stall = rates_of(waits, begun, sizes)
     run = PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others)
-    return run, sum(sizes), (begun_s, begun[-1] if begun else begun_s)
+    return run, num_taken, (begun_s, ended_s)
 
 
 def rates_of(waits: list[float], begun: list[float], sizes: list[int]) -> tuple[tuple[float, ...], float]:
@@ -116,13 +131,6 @@ def rates_of(waits: list[float], begun: list[float], sizes: list[int]) -> tuple[
     return tuple(sorted(rates)), min(1.0, between(first, last, waited))
 
 
-def run_batches(
-    batches: Iterator[Any], *, step: Step | None, seconds: float, beside: Callable[[], object] | None = None
-) -> PathRun:
-    """Return what batches give that need no loader."""
-    return take(batches, step=step, seconds=seconds, beside=beside)[0]
-
-
 def run_loader(
     loader: Loader,
     *,
@@ -143,7 +151,7 @@ def run_loader(
         turn_samples: Samples that come together: the run is some times as long.
     """
     with closing(for_ever(loader) if trace is None else _once(loader)) as batches:
-        settled = take(batches, step=step, seconds=_SETTLES * seconds)
+        settled = take(batches, step=step, seconds=SETTLES * seconds, longer=1)
         before = loader.stats()
         run, num_taken, (begun_s, ended_s) = take(
             batches, step=step, seconds=seconds, num_samples=_TURNS * turn_samples

@@ -24,21 +24,21 @@ def print_result(result: DoctorResult, console: Console) -> None:
 
 
 def _parts(result: DoctorResult, *, is_wide: bool) -> Iterator[RenderableType]:
-    numbers, verdict = result.numbers, result.verdict
+    numbers = result.numbers
     data = numbers.data
     what = f"{data.num_samples:,} samples in {data.num_files:,} files"
     demand = f"step: {numbers.step}, batches of {numbers.batch_size:,}" if numbers.step else "no step was given"
     yield Text()
     yield Text.assemble(("stoker doctor", "bold"), "  ", (data.text, "cyan"), (f"\n{what} · {demand}", "dim"))
     yield Text()
-    style = _MARKS.get(verdict.kind, "bold cyan")
-    yield Text.assemble((f"{status(verdict)[0]} ", style), (verdict.sentence, "bold"))
-    if verdict.then:
-        yield Text(verdict.then)
+    style = _MARKS.get(result.kind, "bold cyan")
+    yield Text.assemble((f"{status(result)[0]} ", style), (result.sentence, "bold"))
+    if result.then:
+        yield Text(result.then)
     for section in sections(result):
         yield from _section(section, is_wide=is_wide)
     yield Text()
-    for note in verdict.notes:
+    for note in result.notes:
         yield Text(f"note: {note}", style="yellow")
 
 

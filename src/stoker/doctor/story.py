@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from stoker.doctor.results import MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, UNKNOWN, Measurements
-from stoker.doctor.verdict import DoctorResult, Verdict
+from stoker.doctor.results import MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, UNKNOWN
+from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, time_text
 from stoker.words import bytes_text, count_text
 
@@ -26,7 +26,6 @@ _CEILINGS = {
     "latency": ("first byte", "one byte read"),
     "disk_read": ("disk, reading", "a file of its own, past the page cache"),
     "disk_write": ("disk, writing", "a file of its own, until it is on the disk"),
-    "memory": ("memory, copying", "all cores together"),
     "pcie_pinned": ("to the GPU, pinned", "one batch"),
     "pcie_pageable": ("to the GPU, pageable", "one batch"),
 }
@@ -95,88 +94,85 @@ class Section:
 
 def headline(result: DoctorResult) -> str:
     """Return the verdict in a few words."""
-    numbers, stages = result.numbers, result.verdict.stages
-    if not stages:
+    if not result.stages:
         return "Too little was measured"
-    if stages == (MODEL,):
+    if result.stages == (MODEL,):
         return "The model is the limit: its data comes in time"
-    first, *behind = (STAGE_NAMES[key] for key in stages)
+    first, *behind = (STAGE_NAMES[key] for key in result.stages)
     does = "starves the step"
-    if not numbers.step:
-        does = "is as fast as it is" if stages == (UNKNOWN,) else "sets the pace of the data"
+    if not result.numbers.step:
+        does = "is as fast as it is" if result.stages == (UNKNOWN,) else "sets the pace of the data"
     return f"{first[:1].upper()}{first[1:]} {does}" + (f", and behind it {' and '.join(behind)}" if behind else "")
 
 
-def status(verdict: Verdict) -> tuple[str, str]:
+def status(result: DoctorResult) -> tuple[str, str]:
     """Return a mark and what it stands for."""
     known = {
         "fed": ("✓", "Nothing to mend in the data path"),
         "starved": ("✗", "The step waits for data"),
         "open": ("•", "No step was given"),
     }
-    return known.get(verdict.kind, ("•", "Interrupted, or out of time"))
+    return known.get(result.kind, ("•", "Interrupted, or out of time"))
 
 
 def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
     """Yield the figures that a reader takes away: value, what it is, whether it is what could be."""
-    numbers, verdict = result.numbers, result.verdict
-    today, supply = numbers.path(numbers.today), numbers.path(SUPPLY)
-    if today is None or verdict.kind == "unknown":
+    today, supply = result.today, result.numbers.path(SUPPLY)
+    if result.kind == "unknown":
         return
-    if verdict.busy is None:
+    if result.busy is None:
         yield rate_text(today.rate_s), "samples/s come today", False
     else:
-        yield share_text(verdict.busy), "of the time the step runs today", False
-    if verdict.fixes:
-        best = verdict.fixes[0]
-        busy, times = verdict.busy_of(best), verdict.times_of(best)
+        yield share_text(result.busy), "of the time the step runs today", False
+    for best in result.fixes[:1]:
+        busy, times = result.busy_of(best), result.times_of(best)
         value = rate_text(best.rate_s) if busy is None else share_text(busy)
         yield value, f"{'samples/s ' if busy is None else ''}with: {best.name}", True
         yield f"{factor_text(times)}×", "the samples a second, with that", False
-        yield time_text(verdict.epoch_s / times), f"an epoch, where it is {time_text(verdict.epoch_s)} now", False
-    else:
-        yield time_text(verdict.epoch_s), "an epoch", False
-        if supply is not None and verdict.demand_s is not None:
-            about = f"samples/s come with no step behind them; the step eats {rate_text(verdict.demand_s)}"
+        yield time_text(result.epoch_s / times), f"an epoch, where it is {time_text(result.epoch_s)} now", False
+    if not result.fixes:
+        yield time_text(result.epoch_s), "an epoch", False
+        if supply is not None and result.demand_s is not None:
+            about = f"samples/s come with no step behind them; the step eats {rate_text(result.demand_s)}"
             yield rate_text(supply.rate_s), about, False
-    if verdict.money is not None:
-        about = f"lost to stalls, of {cost_text(verdict.money['epoch'])} an epoch"
-        yield cost_text(verdict.money["stalls"]), about, False
+    if result.money is not None:
+        about = f"lost to stalls, of {cost_text(result.money['epoch'])} an epoch"
+        yield cost_text(result.money["stalls"]), about, False
 
 
 def sections(result: DoctorResult) -> Iterator[Section]:
     """Yield the parts in the order in which they are read."""
-    numbers, verdict = result.numbers, result.verdict
-    if verdict.step_parts:
-        yield _time_of_a_step(numbers, verdict)
+    numbers = result.numbers
+    if result.step_parts:
+        yield _time_of_a_step(result)
     if numbers.paths:
-        yield _paths(numbers, verdict)
-    yield _advice(verdict)
+        yield _paths(result)
+    yield _advice(result)
     came = [path for path in numbers.paths if path.came_s is not None]
     if came:
         lead = "What was advised, run once more at the end: samples/s."
         rows = [(path.name, rate_text(path.rate_s), rate_text(path.came_s or 0), f"{path.error:+.1%}") for path in came]
         yield Section(title="Verified", lead=lead, head=("change", ">promised", ">came", ">error"), rows=rows)
     if numbers.stages:
-        yield _stages(numbers, verdict)
-    yield _machine(numbers)
-    if verdict.money is not None:
-        yield _money(numbers, verdict)
-    yield _data(numbers)
+        yield _stages(result)
+    yield _machine(result)
+    if result.money is not None:
+        yield _money(result, result.money)
+    yield _data(result)
     again = f"It took {time_text(numbers.wall_s)} here, of a budget of {time_text(numbers.budget_s)}."
     yield Section(title="Do it again", lines=(again,), code=numbers.command)
 
 
-def _time_of_a_step(numbers: Measurements, verdict: Verdict) -> Section:
-    longest_s = sum(seconds for *_, seconds in verdict.step_parts)
+def _time_of_a_step(result: DoctorResult) -> Section:
+    longest_s = sum(seconds for *_, seconds in result.step_parts)
 
     def bar(name: str, parts: Sequence[tuple[str, str, float]]) -> Bar:
         told = [(what, time_text(seconds), seconds / longest_s, key != MODEL) for key, what, seconds in parts]
         return Bar(name=name, value=f"{time_text(sum(seconds for *_, seconds in parts))} a step", parts=told)
 
-    bars = [bar("Today", verdict.step_parts)]
-    for best in verdict.fixes[:1]:
-        period_s, busy = numbers.batch_size / best.rate_s, verdict.busy_of(best)
+    bars = [bar("Today", result.step_parts)]
+    for best in result.fixes[:1]:
+        period_s, busy = best.batch_size / best.rate_s, result.busy_of(best)
         if busy is not None:
             waits = [(UNKNOWN, "waits", period_s * (1 - busy))] if busy < 1 else []
             bars.append(bar(f"With {best.name}", [(MODEL, "training step", period_s * busy), *waits]))
@@ -184,74 +180,67 @@ def _time_of_a_step(numbers: Measurements, verdict: Verdict) -> Section:
     return Section(title="Where a step’s time goes", lead=lead, bars=bars)
 
 
-def _paths(numbers: Measurements, verdict: Verdict) -> Section:
-    own, compared = [1e-9], list[float]()
+def _paths(result: DoctorResult) -> Section:
+    numbers, demand_s = result.numbers, result.demand_s or 0.0
+    own = [path.rate_s for path in numbers.paths if path.key not in (RAM, SUPPLY, SHARED)]
+    longest_s = max([1e-9, *own, *(bound.at_most_s for bound in result.bounds if bound.key != "gpus")])
+    # What others are compared with fits in, unless it is far beyond them.
+    longest_s = max(
+        rate_s for rate_s in (*(path.rate_s for path in numbers.paths), longest_s) if rate_s <= _FAR * longest_s
+    )
+    is_shown = 0 < demand_s <= _FAR * longest_s
+    longest_s = 1.02 * max(longest_s, demand_s if is_shown else 0.0)
+    bars, rows = list[Bar](), list[Row]()
     for path in numbers.paths:
-        (compared if path.key in (RAM, SUPPLY, SHARED) else own).append(path.rate_s)
-    longest_s = max([*own, *(bound.at_most_s for bound in verdict.bounds if bound.key != "gpus")])
-    longest_s = max([longest_s, *(rate_s for rate_s in compared if rate_s <= _FAR * longest_s)])
-    demand_s = verdict.demand_s
-    is_shown = demand_s is not None and demand_s <= _FAR * longest_s
-    longest_s = 1.02 * max(longest_s, demand_s if is_shown and demand_s is not None else 0.0)
-    best = verdict.fixes[0].key if verdict.fixes else ""
-    bars, rows = [], list[Row]()
-    for path in numbers.paths:
-        is_today, is_repeated = path.key == numbers.today, path.num_rounds > 1
+        is_today, is_repeated = path is result.today, path.num_rounds > 1
         name = path.name + (", today" if is_today else "")
         value = f"{'≤ ' if path.is_disk_bound else ''}{rate_text(path.rate_s)}"
         low, high = min(path.rates, default=0.0), max(path.rates, default=0.0)
         spread = (low / longest_s, high / longest_s) if is_repeated and not path.is_disk_bound else None
-        kind = "today" if is_today else "ours" if path.key == best else "plain"
+        kind = "today" if is_today else "ours" if path in result.fixes[:1] else "plain"
         bars.append(Bar(name=name, value=value, share=path.rate_s / longest_s, kind=kind, spread=spread))
-        share = None if path.key in (RAM, SHARED) else verdict.busy_of(path)
-        busy: str | Share = NONE if share is None else Share(share_text(share), share, share > 0.9)
+        share, limit = None if path.key in (RAM, SHARED) else result.busy_of(path), result.limit_of(path)
+        busy = NONE if share is None else Share(share_text(share), share, share > 0.9)
         around = f"{rate_text(low)} to {rate_text(high)}" if is_repeated else NONE
-        limit = STAGE_NAMES[verdict.limit_of(path)] if verdict.limit_of(path) else NONE
-        rows.append((name, value, busy, limit, around, str(path.num_rounds), share_text(path.others)))
-    for bound in verdict.bounds:
+        others = share_text(path.others)
+        rows.append((name, value, busy, STAGE_NAMES[limit] if limit else NONE, around, str(path.num_rounds), others))
+    for bound in result.bounds:
         value = f"≤ {rate_text(bound.at_most_s)}"
         bars.append(Bar(name=f"{bound.text}: a bound", value=value, share=bound.at_most_s / longest_s, kind="bound"))
-    demand = "" if demand_s is None else f"what the step could eat: {rate_text(demand_s)}"
+    demand = f"what the step could eat: {rate_text(demand_s)}" if demand_s else ""
     return Section(
         title="The paths, each run whole",
         lead="Each ran on this machine for a few seconds, with the step behind it, in turn with the others. The thin "
         "line goes from the slowest repeat to the fastest. Hatched bars are bounds of what could not be tried here.",
         bars=bars,
-        mark=(demand_s / longest_s if is_shown and demand_s is not None else None, demand),
+        mark=(demand_s / longest_s if is_shown else None, demand),
         head=("path", ">samples/s", ">the step is busy", "limit", "~>slowest to fastest", "~>repeats", "~>others took"),
         rows=rows,
         marked=(0,),
     )
 
 
-def _advice(verdict: Verdict) -> Section:
-    title, fixes = "What would help", verdict.fixes
-    if not fixes and not verdict.bounds:
-        says = "Nothing: the step is fed." if verdict.kind == "fed" else "Nothing that could be tried here gave more."
+def _advice(result: DoctorResult) -> Section:
+    title = "What would help"
+    if not result.fixes and not result.bounds:
+        says = "Nothing: the step is fed." if result.kind == "fed" else "Nothing that could be tried here gave more."
         return Section(title=title, lines=(says,))
-    rows = [
-        (
-            fix.name,
-            rate_text(fix.rate_s),
-            f"{factor_text(verdict.times_of(fix))}×",
-            "measured",
-            STAGE_NAMES[verdict.limit_of(fix)],
-            fix.how,
-        )
-        for fix in fixes
-    ]
-    rows += [(one.text, f"≤ {rate_text(one.at_most_s)}", NONE, "a bound", NONE, one.why) for one in verdict.bounds]
+    rows = list[Row]()
+    for fix in result.fixes:
+        times, limit = f"{factor_text(result.times_of(fix))}×", STAGE_NAMES[result.limit_of(fix)]
+        rows.append((fix.name, rate_text(fix.rate_s), times, "measured", limit, fix.how))
+    rows += [(one.text, f"≤ {rate_text(one.at_most_s)}", NONE, "a bound", NONE, one.why) for one in result.bounds]
     head = ("change", ">samples/s", ">× today", "", "~what limits then", "how")
     lead = "What is measured ran here. A bound is what no such change can beat; what it really gives, only it tells."
-    return Section(title=title, lead=lead, head=head, rows=rows, marked=(0,) if fixes else ())
+    return Section(title=title, lead=lead, head=head, rows=rows, marked=(0,) if result.fixes else ())
 
 
-def _stages(numbers: Measurements, verdict: Verdict) -> Section:
-    rows = list[Row]()
-    for stage in numbers.stages:
+def _stages(result: DoctorResult) -> Section:
+    stages, rows = result.numbers.stages, list[Row]()
+    for stage in stages:
         against: str | Share = NONE
-        if verdict.demand_s is not None:
-            times = stage.supply_s / verdict.demand_s
+        if result.demand_s is not None:
+            times = stage.supply_s / result.demand_s
             text = f"{times:.2g}×" if 0.001 <= times < 99.5 else "> 100×" if times >= 99.5 else "< 0.001×"
             against = Share(text, times / _FULL, times >= 1)
         alone = time_text(stage.seconds) if stage.seconds else NONE
@@ -262,29 +251,26 @@ def _stages(numbers: Measurements, verdict: Verdict) -> Section:
         lead="What each stage gives that does nothing but its own work: it explains paths, and overrules none.",
         head=("stage, alone", ">supply", ">of the demand", ">a sample", "threads"),
         rows=rows,
-        marked=[i for i, stage in enumerate(numbers.stages) if stage.key in verdict.stages],
+        marked=[i for i, stage in enumerate(stages) if stage.key in result.stages],
     )
 
 
-def _machine(numbers: Measurements) -> Section:
-    today, data = numbers.path(numbers.today), numbers.data
-    used = ("network", data.source_bytes) if numbers.today == SOURCE else ("memory", data.tensor_bytes)
-    rows = list[Row]()
+def _machine(result: DoctorResult) -> Section:
+    numbers, data, rows = result.numbers, result.numbers.data, list[Row]()
     for key, value in numbers.ceilings.items():
         name, how = _CEILINGS[key]
         share: str | Share = NONE
-        if key == used[0] and today is not None and value > 0:
-            of_it = min(1.0, today.rate_s * used[1] / value)
+        if key == "network" and numbers.today == SOURCE and value > 0:
+            of_it = min(1.0, result.today.rate_s * data.source_bytes / value)
             share = Share(share_text(of_it), of_it, of_it <= 0.9)
         rows.append((name, time_text(value) if key == "latency" else f"{bytes_text(value)}/s", share, how))
     gpus = [f"GPU: {_gpu_text(gpu)}" for gpu in numbers.gpus]
-    note = numbers.gpu_note or "no GPU here"
     versions = ", ".join(f"{name} {version}" for name, version in numbers.versions.items())
     return Section(
         title="The machine",
         head=("this machine", ">ceiling", ">used today", "~how"),
         rows=rows,
-        lines=(*gpus, note if gpus else f"GPU: {note}."),
+        lines=(*gpus, numbers.gpu_note) if gpus else (f"GPU: {numbers.gpu_note or 'no GPU here'}.",),
         pairs=(*numbers.machine.items(), ("versions", versions)),
     )
 
@@ -303,10 +289,10 @@ def _gpu_text(gpu: Mapping[str, Any]) -> str:
     return " · ".join(words)
 
 
-def _money(numbers: Measurements, verdict: Verdict) -> Section:
-    money = verdict.money or {}
+def _money(result: DoctorResult, money: Mapping[str, float]) -> Section:
+    numbers = result.numbers
     gpus = "one GPU" if numbers.num_gpus == 1 else f"{numbers.num_gpus:,} GPUs"
-    best = f"an epoch with: {verdict.fixes[0].name}" if verdict.fixes else "nothing gives more"
+    best = f"an epoch with: {result.fixes[0].name}" if result.fixes else "nothing gives more"
     names = {"epoch": "an epoch today", "stalls": "of it, lost to stalls", "best_fix": best}
     return Section(
         title="What it costs",
@@ -316,8 +302,8 @@ def _money(numbers: Measurements, verdict: Verdict) -> Section:
     )
 
 
-def _data(numbers: Measurements) -> Section:
-    data, ram = numbers.data, numbers.path(RAM)
+def _data(result: DoctorResult) -> Section:
+    numbers, data, ram = result.numbers, result.numbers.data, result.numbers.path(RAM)
     kept = ", ".join(f"{path.name} {bytes_text(path.disk_bytes)}" for path in numbers.paths if path.disk_bytes)
     widest = f"{data.widest_column}, {share_text(data.widest_share)} of the bytes at the source"
     files, chunks = count_text(data.num_files, "file"), count_text(data.num_chunks, "chunk")

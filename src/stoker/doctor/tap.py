@@ -41,24 +41,24 @@ class Tap:
         self._lock = threading.Lock()
         self._reads: dict[Read, BytesLike] = {}
         self._stats: dict[str, ObjectInfo] = {}
-        self._keeps = self._replays = False
+        self._doing_now = ""  # "keeping", "replaying"
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what `inner` knows of the object, or knew while it was kept."""
-        if self._replays and url in self._stats:
+        if self._doing_now == "replaying" and url in self._stats:
             return self._stats[url]
         info = self.inner.stat(url)
-        if self._keeps:
+        if self._doing_now == "keeping":
             self._stats[url] = info
         return info
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return what `inner` reads, or what was kept."""
         read = Read(url, offset, num_bytes)
-        if self._replays and read in self._reads:
+        if self._doing_now == "replaying" and read in self._reads:
             return self._reads[read]
         data = self.inner.read(url, offset, num_bytes)
-        if self._keeps:
+        if self._doing_now == "keeping":
             with self._lock:
                 self._reads[read] = data
         return data
@@ -76,24 +76,19 @@ class Tap:
 
     def keeping(self) -> AbstractContextManager[None]:
         """Keep what is read inside the block."""
-        return self._doing(keeps=True)
+        return self._doing("keeping")
 
     def replaying(self) -> AbstractContextManager[None]:
         """Give what was kept from memory inside the block: a link without limits."""
-        return self._doing(replays=True)
+        return self._doing("replaying")
 
     @contextmanager
-    def _doing(self, *, keeps: bool = False, replays: bool = False) -> Iterator[None]:
-        self._keeps, self._replays = keeps, replays
+    def _doing(self, what: str) -> Iterator[None]:
+        self._doing_now = what
         try:
             yield
         finally:
-            self._keeps = self._replays = False
-
-    def forget(self) -> None:
-        """Give the memory back."""
-        with self._lock:
-            self._reads.clear()
+            self._doing_now = ""
 
     def __repr__(self) -> str:
         return repr(self.inner)

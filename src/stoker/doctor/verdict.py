@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,6 @@ from stoker.doctor.results import (
     BUILD_STAGES,
     COLUMNS,
     DEDUPLICATED,
-    FREE_LINK,
     LARGER,
     MODEL,
     PROCESSES,
@@ -96,22 +95,35 @@ class Bound:
     why: str
 
 
-class Verdict:
-    """What is wrong with the path that samples take now.
+class DoctorResult:
+    """What was measured, and what follows from it: what is wrong with the path that samples take now.
 
     Args:
         numbers: What was measured.
+
+    Attributes:
+        numbers: As given.
+        today: The path that samples take now; one that gave nothing where it did not run.
     """
 
     def __init__(self, numbers: Measurements) -> None:
-        self._numbers = numbers
-        self._today = numbers.path(numbers.today) or _NOTHING
+        self.numbers = numbers
+        self.today = numbers.path(numbers.today) or _NOTHING
         self._base = numbers.path(SHARED) or numbers.path(RAM)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as what JSON can write."""
+        verdict = {name: getattr(self, name) for name in _SAID} | {"fixes": [path.key for path in self.fixes]}
+        content: dict[str, Any] = _plain({"verdict": verdict, **_fields(self.numbers)})
+        for path, one in zip(content["paths"], self.numbers.paths, strict=True):
+            path |= {"rate_s": one.rate_s, "limit": self.limit_of(one)}
+            path |= {"times": self.times_of(one), "busy": self.busy_of(one)}
+        return content
 
     @cached_property
     def kind(self) -> str:
         """What it is: "starved", "fed" where the model is the limit, "open" without a step, "unknown" of too little."""
-        if self._today.rate_s <= 0:
+        if self.today.rate_s <= 0:
             return "unknown"
         return "open" if self.busy is None else "fed" if self.busy >= KEEPS_UP else "starved"
 
@@ -123,34 +135,35 @@ class Verdict:
         own runs tell, too: what the step ate in the time in which its loop did not wait, with the cores as they were
         just then. A path that was seen to give the step more shows that it eats more.
         """
-        if not self._numbers.step or self._base is None or self._today.rate_s <= 0:
+        if not self.numbers.step or self._base is None or self.today.rate_s <= 0:
             return None
-        own_s = math.inf if self._today.stall >= 1 else self._today.samples_s / (1 - self._today.stall)
-        others = [path for path in self._numbers.paths if path.key not in (RAM, SHARED)]
+        own_s = math.inf if self.today.stall >= 1 else self.today.samples_s / (1 - self.today.stall)
+        others = [path for path in self.numbers.paths if path.key not in (RAM, SHARED)]
         return max([min(self._base.rate_s, own_s), *(p.rate_s for p in others if self.is_comparable(p))]) or None
 
     @property
     def busy(self) -> float | None:
         """Share of the time in which the step runs today; None without one."""
-        return None if self.demand_s is None else self._today.rate_s / self.demand_s
+        return None if self.demand_s is None else self.today.rate_s / self.demand_s
 
     @property
     def epoch_s(self) -> float:
         """Seconds of an epoch today."""
-        return self._numbers.data.num_samples / self._today.rate_s if self._today.rate_s > 0 else 0.0
+        return self.numbers.data.num_samples / self.today.rate_s if self.today.rate_s > 0 else 0.0
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
         """Keys of what limits, and what would behind it: ("step",) for the model, ("",) where no figure tells."""
         if self.kind in ("unknown", "fed"):
             return () if self.kind == "unknown" else (MODEL,)
-        first, demand_s = self.cause_of(self._today), self.demand_s
+        first, demand_s = self.cause_of(self.today), self.demand_s
         if self._could_feed is not None:
             return (UNKNOWN,)
-        if demand_s is None or self._today.key != SOURCE:
+        if demand_s is None or self.today.key != SOURCE:
             return (first,)
-        others = [one for one in self._numbers.stages if one.key != first and one.supply_s < _STARVES * demand_s]
-        behind = [one.key for one in sorted(others, key=lambda one: one.supply_s)[:1]]
+        others = [one for one in self.numbers.stages if one.key != first and one.supply_s < _STARVES * demand_s]
+        # Of those, what takes a thread longest: a fetch is told by what its link brings alone.
+        behind = [one.key for one in sorted(others, key=lambda one: (one.key != "fetch", -one.seconds))[:1]]
         return tuple(behind or [first]) if first == UNKNOWN else (first, *behind)
 
     @cached_property
@@ -162,7 +175,7 @@ class Verdict:
         if self.kind == "unknown":
             return 0.5
         busy, sureness = self.busy, 1.0
-        judged = [self._today] if self._base is None or busy is None else [self._today, self._base]
+        judged = [self.today] if self._base is None or busy is None else [self.today, self._base]
         if busy is not None:
             doubt = math.hypot(*(path.doubt for path in judged), math.log(self._drift))
             sureness = _chance(abs(math.log(max(busy, 1e-12) / KEEPS_UP)) / doubt)
@@ -190,11 +203,14 @@ class Verdict:
             return ()
 
         def gives_more(path: PathResult) -> bool:
-            chance = math.hypot(path.doubt, self._today.doubt)
+            chance = math.hypot(path.doubt, self.today.doubt)
             return self.times_of(path) > max(_GAIN, 1 + min(chance, 0.5))
 
         # The easiest first: the order of those that give the same.
-        tried = [path for path in map(self._numbers.path, _FIXES) if path is not None and path is not self._today]
+        tried = [path for path in map(self.numbers.path, _FIXES) if path is not None and path is not self.today]
+        tensors = self.numbers.path(TENSORS)
+        if tensors is not None:  # which need the same disk as Arrow does, and less work
+            tried = [path for path in tried if path.key != ARROW or path.rate_s > _GAIN * tensors.rate_s]
         return tuple(
             sorted(filter(gives_more, tried), key=lambda path: -round(math.log(path.rate_s) / math.log(_SAME)))
         )
@@ -203,41 +219,34 @@ class Verdict:
     def bounds(self) -> tuple[Bound, ...]:
         """What cannot be tried here and may give more than today's path, the highest first.
 
-        A bound is no promise: a link twice as fast gives at most twice as much, and no more than one without limits
-        gave.
+        A bound is no promise: a link twice as fast gives at most twice as much.
         """
-        numbers, today, demand_s, supply = self._numbers, self._today, self.demand_s, self._numbers.path(SUPPLY)
-        if self.kind == "unknown":
+        numbers, today, twice_s, most_s = self.numbers, self.today, 2 * self.today.rate_s, self.demand_s or math.inf
+        supply, found = numbers.path(SUPPLY), list[Bound]()
+        if self.kind == "fed" and supply is not None:
+            num_gpus, why = math.floor(supply.rate_s / most_s), "what this loader gives with no step behind it"
+            text = f"steps like this one on {num_gpus:,} GPUs of this host"
+            return (Bound(key="gpus", text=text, at_most_s=supply.rate_s, why=why),) if num_gpus > 1 else ()
+        if self.kind in ("unknown", "fed"):
             return ()
-        if self.kind == "fed":
-            if supply is None or demand_s is None or supply.rate_s < 2 * demand_s:
-                return ()
-            text = f"steps like this one on {math.floor(supply.rate_s / demand_s):,} GPUs of this host"
-            why = "what this loader gives with no step behind it: it can feed no more of them"
-            return (Bound(key="gpus", text=text, at_most_s=supply.rate_s, why=why),)
-        found, twice_s, first = list[Bound](), 2 * today.rate_s, numbers.stage(self.stages[0])
-        is_far = today.key == SOURCE and numbers.data.is_remote
+
+        def add(key: str, text: str, at_most_s: float, why: str) -> None:
+            if min(at_most_s, most_s) > _GAIN * today.rate_s:
+                found.append(Bound(key=key, text=text, at_most_s=min(at_most_s, most_s), why=why))
+
+        first, is_far = numbers.stage(self.stages[0]), today.key == SOURCE and numbers.data.is_remote
         if is_far and "fetch" in self.stages:
-            free = numbers.path(FREE_LINK)
-            most_s = twice_s if free is None else min(twice_s, max(free.rate_s, today.rate_s))
-            why = "twice today's rate, and no more than came with the bytes already in memory"
-            found.append(Bound(key="network", text="a link twice as fast", at_most_s=most_s, why=why))
+            add("network", "a link twice as fast", twice_s, "twice today's rate")
         is_waiting = self.stages[0] in ("fetch", "open", "skew") or (first is not None and first.waits)
         if not is_waiting and today.cores_used >= _IN_USE * numbers.cores * (1 - today.others):
-            most_s = twice_s
-            if is_far and "network" in numbers.ceilings:
-                network_s = numbers.ceilings["network"] / max(1e-9, numbers.data.source_bytes)
-                most_s = min(twice_s, max(today.rate_s, network_s))
+            network_bytes_s = numbers.ceilings.get("network", math.inf) if is_far else math.inf
+            network_s = network_bytes_s / max(1e-9, numbers.data.source_bytes)
             text = f"{2 * numbers.cores:.3g} cores in place of {numbers.cores:.3g}"
-            why = "twice today's rate: cores share memory, a lock and a link"
-            found.append(Bound(key="cores", text=text, at_most_s=most_s, why=why))
+            add("cores", text, min(twice_s, network_s), "twice today's rate: cores share memory, a lock and a link")
         if today.is_disk_bound:
-            text, why = "a disk twice as fast, or memory for the data set", "twice the disk's pace, and no more than "
-            most_s = min(twice_s, today.samples_s)
-            found.append(Bound(key="disk", text=text, at_most_s=most_s, why=why + "came from memory"))
-        capped = [replace(bound, at_most_s=min(bound.at_most_s, demand_s or math.inf)) for bound in found]
-        worth = [bound for bound in capped if bound.at_most_s > _GAIN * today.rate_s]
-        return tuple(sorted(worth, key=lambda bound: -bound.at_most_s))
+            why = "twice the disk's pace, and no more than came from memory"
+            add("disk", "a disk twice as fast, or memory for the data set", min(twice_s, today.samples_s), why)
+        return tuple(sorted(found, key=lambda bound: -bound.at_most_s))
 
     @cached_property
     def step_parts(self) -> tuple[tuple[str, str, float], ...]:
@@ -246,7 +255,7 @@ class Verdict:
         The key is that of the stage that is waited for; "step" for the step itself, "shared" for what the loader takes
         from it.
         """
-        today, demand_s, ram = self._today, self.demand_s, self._numbers.path(RAM)
+        today, demand_s, ram = self.today, self.demand_s, self.numbers.path(RAM)
         if demand_s is None:
             return ()
         period_s, step_s = today.batch_size / today.rate_s, today.batch_size / demand_s
@@ -264,7 +273,7 @@ class Verdict:
     @property
     def money(self) -> Mapping[str, float] | None:
         """What an epoch costs in the price's currency, where one was given: "epoch", "stalls" of it, "best_fix"."""
-        numbers = self._numbers
+        numbers = self.numbers
         if numbers.gpu_hour is None or self.kind == "unknown":
             return None
         epoch = self.epoch_s / 3600 * numbers.gpu_hour * numbers.num_gpus
@@ -275,14 +284,14 @@ class Verdict:
 
     def is_comparable(self, path: PathResult) -> bool:
         """Return whether a path's step is the one of today's: a real one takes another time for other batches."""
-        numbers = self._numbers
+        numbers = self.numbers
         if not numbers.step or not path.has_step:
             return False
         return numbers.is_given or (path.batch_size == numbers.batch_size and path.key != COLUMNS)
 
     def times_of(self, path: PathResult) -> float:
         """Return how many times what comes today a path gave."""
-        return path.rate_s / self._today.rate_s if self._today.rate_s > 0 else 0.0
+        return path.rate_s / self.today.rate_s if self.today.rate_s > 0 else 0.0
 
     def busy_of(self, path: PathResult) -> float | None:
         """Return the share of the time in which the step runs on a path; None where another step or none ran."""
@@ -294,11 +303,11 @@ class Verdict:
             return UNKNOWN
         if (self.busy_of(path) or 0.0) >= KEEPS_UP:
             return MODEL
-        return self.stages[0] if path.key == self._numbers.today and self.stages else self.cause_of(path)
+        return self.stages[0] if path.key == self.numbers.today and self.stages else self.cause_of(path)
 
     def cause_of(self, path: PathResult) -> str:
         """Return the stage that a path spends its time on; UNKNOWN where none has a figure that explains it."""
-        times, numbers = path.stages, self._numbers
+        times, numbers = path.stages, self.numbers
         if path.is_disk_bound:
             return "fetch" if path.key in (SOURCE, THREADS, PROCESSES, COLUMNS) else "open"
         if "dequeue" in times:
@@ -331,7 +340,7 @@ class Verdict:
         A thread's time in a stage holds what it waited for a core: what gives many times as much alone is no cause.
         """
         rate_s = path.samples_s
-        could = {stage.key: stage.supply_s for stage in self._numbers.stages}
+        could = {stage.key: stage.supply_s for stage in self.numbers.stages}
         limits = {key: spent for key, spent in times.items() if could.get(key, 0.0) <= _FAR_MORE * rate_s}
         key = max(limits, key=lambda key: limits[key], default=UNKNOWN)
         return key if key and limits[key] * rate_s >= _AT_WORK else UNKNOWN
@@ -342,7 +351,7 @@ class Verdict:
 
         Then no stage is too slow: the step and the loader want the same cores.
         """
-        demand_s, supply = self.demand_s, self._numbers.path(SUPPLY)
+        demand_s, supply = self.demand_s, self.numbers.path(SUPPLY)
         if demand_s is None or supply is None or supply.is_disk_bound or supply.rate_s < _COULD * demand_s:
             return None
         return supply.rate_s / demand_s
@@ -353,7 +362,7 @@ class Verdict:
 
         A batch takes a + b · size: two sizes tell a from b.
         """
-        larger, today = self._numbers.path(LARGER), self._today
+        larger, today = self.numbers.path(LARGER), self.today
         if larger is None or larger.rate_s <= 0 or today.rate_s <= 0 or larger.batch_size <= today.batch_size:
             return None
         size, gain = larger.batch_size / today.batch_size, larger.rate_s / today.rate_s
@@ -367,7 +376,7 @@ class Verdict:
 
     def _cause_sureness(self, key: str) -> float:
         """Return the chance that it is this stage rather than the next one: the further they lie apart, the surer."""
-        today, fixed, rivals = self._today, self._fixed_share, BUILD_STAGES if key in BUILD_STAGES else _BATCH_STAGES
+        today, fixed, rivals = self.today, self._fixed_share, BUILD_STAGES if key in BUILD_STAGES else _BATCH_STAGES
         if key == UNKNOWN:
             return 0.5
         if today.is_disk_bound or key not in (*rivals, "batch"):
@@ -379,7 +388,7 @@ class Verdict:
 
     def _why(self, key: str) -> str:
         """Return what a stage lacks, in a few words; "" where nothing tells."""
-        numbers, today, stage = self._numbers, self._today, self._numbers.stage(key)
+        numbers, today, stage = self.numbers, self.today, self.numbers.stage(key)
         is_full = today.cores_used > max(_USED, _IN_USE * numbers.cores * (1 - today.others))
         fetch = self._why_fetch() if key == "fetch" else ""
         if today.is_disk_bound:
@@ -402,10 +411,10 @@ class Verdict:
         return "too few threads" if key in BUILD_STAGES else ""
 
     def _why_fetch(self) -> str:
-        numbers, ceilings = self._numbers, self._numbers.ceilings
+        numbers, ceilings = self.numbers, self.numbers.ceilings
         if not numbers.data.is_remote or "network" not in ceilings:
             return "the disk reads no faster"
-        if self._today.samples_s * numbers.data.source_bytes >= _FULL * ceilings["network"]:
+        if self.today.samples_s * numbers.data.source_bytes >= _FULL * ceilings["network"]:
             return "the network is full"
         # One read's time is that until its first byte, then that of its bytes over one connection.
         read_bytes = numbers.data.source_bytes * numbers.data.num_samples / max(1, numbers.data.num_chunks)
@@ -420,7 +429,7 @@ class Verdict:
         """Which stage, how sure, what it costs: one sentence."""
         if self.kind == "unknown":
             return "Too little was measured to say anything."
-        today, demand_s, supply = self._today, self.demand_s, self._numbers.path(SUPPLY)
+        today, demand_s, supply = self.today, self.demand_s, self.numbers.path(SUPPLY)
         if self.kind == "fed" and demand_s is not None:
             lead = f"The model is the limit ({self.sure}), and there is nothing to gain from the data path"
             if supply is None or supply.rate_s < 1.05 * demand_s:
@@ -454,15 +463,15 @@ class Verdict:
         if not self.fixes:
             return "Nothing that could be tried here gave more."
         best = self.fixes[0]
-        return (
-            f"With {best.name} {rate_text(best.rate_s)} samples/s came ({factor_text(self.times_of(best))} times "
-            f"today's), and {STAGE_NAMES[self.limit_of(best)]} limits then."
-        )
+        came, times = f"{rate_text(best.rate_s)} samples/s came", factor_text(self.times_of(best))
+        if best.spread > _SPREAD and not best.is_disk_bound:
+            came += f", {rate_text(min(best.rates))} to {rate_text(max(best.rates))} from one run to the next"
+        return f"With {best.name} {came} ({times} times today's), and {STAGE_NAMES[self.limit_of(best)]} limits then."
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know."""
-        numbers, today, notes = self._numbers, self._today, list[str]()
+        numbers, today, notes = self.numbers, self.today, list[str]()
         if numbers.interrupted:
             known = "what was measured until then is here"
             notes.append(f"The examination was interrupted ({numbers.interrupted}): {known}.")
@@ -498,34 +507,8 @@ class Verdict:
         return (*notes, *numbers.notes)
 
 
-@dataclass(frozen=True)
-class DoctorResult:
-    """What was measured, and what follows from it.
-
-    Attributes:
-        numbers: What was measured.
-    """
-
-    numbers: Measurements
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """What follows."""
-        return Verdict(self.numbers)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as what JSON can write."""
-        verdict = self.verdict
-        said = {name: getattr(verdict, name) for name in _SAID} | {"fixes": [path.key for path in verdict.fixes]}
-        content: dict[str, Any] = _plain({"verdict": said, **_fields(self.numbers)})
-        for path, one in zip(content["paths"], self.numbers.paths, strict=True):
-            path |= {"rate_s": one.rate_s, "limit": verdict.limit_of(one)}
-            path |= {"times": verdict.times_of(one), "busy": verdict.busy_of(one)}
-        return content
-
-
-_SAID = tuple(name for name in vars(Verdict) if not name.startswith("_") and not callable(getattr(Verdict, name)))
-"""All that a verdict says, by name."""
+_SAID = tuple(name for name, one in vars(DoctorResult).items() if isinstance(one, property | cached_property))
+"""All that a verdict says, by name; of itself it has underscores."""
 
 
 def _chance(sigmas: float) -> float:

@@ -8,7 +8,6 @@ from stoker.doctor.results import (
     ARROW,
     COLUMNS,
     DEDUPLICATED,
-    FREE_LINK,
     LARGER,
     PROCESSES,
     RAM,
@@ -36,7 +35,6 @@ NAMES = {
     COLUMNS: "no column history",
     DEDUPLICATED: "repeated features kept once, on SSD",
     LARGER: "batches of 16,384",
-    FREE_LINK: "a link without limits",
 }
 BUILDING = {"fetch": 4e-6, "decode": 1e-6, "convert": 0.1e-6, "batch": 4e-6, "wait_window": 3.9e-6, "gather": 0.1e-6}
 GATHERING = {"batch": 1e-6, "gather": 0.9e-6}
@@ -49,7 +47,7 @@ def path(key, rate_s, **changed):
     made = PathResult(
         key=key,
         name=NAMES[key],
-        how="" if key in (RAM, SHARED, SUPPLY, FREE_LINK) else f"Loader(dataset, {key}=1)",
+        how="" if key in (RAM, SHARED, SUPPLY) else f"Loader(dataset, {key}=1)",
         rates=(0.99 * rate_s, rate_s, 1.01 * rate_s),
         num_rounds=3,
         batch_size=4 * BATCH if key == LARGER else BATCH,
@@ -94,7 +92,7 @@ def numbers(rates, **changed):
 
 def starved(**changed):
     """Fetch starves the step; tensors on SSD feed it."""
-    rates = {SOURCE: 218_000, RAM: 1_000_000, SUPPLY: 219_000, TENSORS: 990_000, ARROW: 400_000, FREE_LINK: 900_000}
+    rates = {SOURCE: 218_000, RAM: 1_000_000, SUPPLY: 219_000, TENSORS: 990_000, ARROW: 400_000}
     return numbers(rates, **changed)
 
 

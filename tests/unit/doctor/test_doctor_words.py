@@ -12,7 +12,7 @@ from tests.unit.doctor.numbers_made import numbers, path
 
 from stoker.doctor.gpu import NO_GPU, NO_LIBRARY, watching_gpus
 from stoker.doctor.runs import rates_of
-from stoker.doctor.verdict import Verdict
+from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import cost_text, factor_text, rate_text, share_text, time_text
 
 
@@ -114,7 +114,7 @@ def test_who_does_not_wait_for_another_is_what_limits(stages, build_share, evenn
     today = path("source", 1.0, stages=stages, build_share=build_share)  # so many threads are at work in each
     known = numbers({"source": today}, stages=())
     known = dataclasses.replace(known, data=dataclasses.replace(known.data, evenness=evenness))
-    assert Verdict(known).cause_of(today) == limit
+    assert DoctorResult(known).cause_of(today) == limit
 
 
 class FakeNvml:

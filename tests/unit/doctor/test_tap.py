@@ -43,10 +43,3 @@ def test_reads_alone_tell_a_connection_from_what_all_of_them_bring(inner):
     link = probe_link(inner, [Read("a", 0, 100), Read("b", 0, 50)], until_s=time.perf_counter() + 0.2)
     assert link["network"] >= link["connection"] > 0
     assert link["latency"] >= 0
-
-
-def test_what_is_forgotten_is_asked_for_again(tap, inner):
-    tap.forget()
-    with tap.replaying():
-        tap.read("a", 10, 20)
-    assert inner.num_reads == 1
