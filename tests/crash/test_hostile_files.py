@@ -21,14 +21,16 @@ BOUND_BYTES = NUM_THREADS * CHUNK_BYTES + (256 << 20)
 LOADS = """
 import json, resource, sys
 import stoker
-from stoker.loader.loader import Loader
+from stoker.testing import MemoryStorage
 
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 before, found = peak_bytes(), None
+path, num_threads, place = sys.argv[1:]
+storage = None if place == "here" else MemoryStorage({path: open(path, "rb").read()})
 try:
-    with Loader(stoker.Dataset(sys.argv[1]), batch_size=8, num_threads=int(sys.argv[2])) as loader:
+    with stoker.Loader(stoker.Dataset(path, storage=storage), batch_size=8, num_threads=int(num_threads)) as loader:
         num_rows = sum(1 for batch in loader for _ in batch[loader.spec.names[0]])
 except stoker.StokerError as error:
     found = [type(error).__name__, str(error)]
@@ -36,11 +38,13 @@ print(json.dumps({"peak_bytes": peak_bytes() - before, "error": found}))
 """
 
 
-def long_pages(path: Path, kind: str) -> None:
-    """A page of 120 MB in some kilobytes."""
+def long_pages(path: Path, kind: str, num_rows: int = 120) -> None:
+    """A page of 120 MB, or another number, in some kilobytes."""
     word = "x" * 1_000_000
-    values = [[word] * 4] * 30 if kind == "list" else [{"s": word}] * 120 if kind == "struct" else [word] * 120
-    pq.write_table(pa.table({"s": values}), path, compression="zstd", use_dictionary=False, write_statistics=False)
+    lists, structs = [[word] * 4] * (num_rows // 4), [{"s": word}] * num_rows
+    values = lists if kind == "list" else structs if kind == "struct" else [word] * num_rows
+    options = {"use_dictionary": False, "write_statistics": False, "data_page_size": 1 << 30}
+    pq.write_table(pa.table({"s": values}), path, compression="zstd", **options)
 
 
 def long_word(path: Path, kind: str) -> None:
@@ -66,6 +70,15 @@ def shared_beginnings(path: Path) -> None:
     path.write_bytes(without_sizes(path.read_bytes()))
 
 
+def shared_beginnings_of_structs(path: Path) -> None:
+    """The same in structs, of a row group that is known to be huge: it streams."""
+    words = [{"s": "x" * 100_000 + "y" * i} for i in range(6000)]
+    options = {"use_dictionary": False, "column_encoding": {"s.s": "DELTA_BYTE_ARRAY"}, "write_statistics": False}
+    pq.write_table(
+        pa.table({"s": words}), path, compression="zstd", data_page_size=1 << 30, max_rows_per_page=10_000, **options
+    )
+
+
 def long_footer(path: Path) -> None:
     """A footer that is nearly all of its file."""
     table = pa.table({"x": [1, 2, 3]}).replace_schema_metadata({"note": "x" * (12 << 20)})
@@ -85,6 +98,16 @@ FILES = {
         for kind in ("plain", "list", "struct", "other codec")
     },
     "shared beginnings": (shared_beginnings, "SourceCorruptError", "bytes once decoded"),
+    "page of a struct, streaming": (
+        lambda path: long_pages(path, "struct", 450),
+        "SourceCorruptError",
+        "column s.s: a page of",
+    ),
+    "shared beginnings of structs, streaming": (
+        shared_beginnings_of_structs,
+        "SourceCorruptError",
+        "6,000 values take up to",
+    ),
     "footer": (long_footer, "SourceError", "a footer of"),
 }
 
@@ -96,7 +119,7 @@ def test_a_small_file_that_becomes_much_is_refused_before_it_does(tmp_path, kind
     write(path)
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, "-c", LOADS, str(path), str(NUM_THREADS)],
+        [sys.executable, "-c", LOADS, str(path), str(NUM_THREADS), "elsewhere" if "streaming" in kind else "here"],
         env=environ,
         capture_output=True,
         text=True,

@@ -51,10 +51,10 @@ def snapshot(folder: Path) -> dict[str, object]:
 
 def put(thing: str, path: Path, outside: Path) -> None:
     """Put a thing in the place of what lies there, keeping the content of a folder that becomes a link."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:  # a pipe, too: whoever writes to one waits for a reader
+        path.unlink(missing_ok=True)
     path.parent.mkdir(exist_ok=True)
     if thing == "link to folder":
         path.symlink_to(outside / "folder")

@@ -16,11 +16,11 @@ dictionary before they are made.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ from stoker.parquet.pages import (
 from stoker.parquet.schema import flatten
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import ByteRange, Ranges, RangesFile
+from stoker.storage.storage import BytesLike
 
 if TYPE_CHECKING:
     from stoker.parquet.footers import Footer
@@ -69,6 +70,19 @@ _A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below the first argument, in any threads, and returns when all is done."""
+
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class _Wanted(NamedTuple):
+    """Bytes that are to be looked at: of a header, as many of them as it takes."""
+
+    start: int
+    stop: int
+    is_header: bool = False
+
+
+_Look: TypeAlias = Generator[_Wanted, _Bytes, bool]
 
 _Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array]], list[pa.Table]]"
 """The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
@@ -187,8 +201,13 @@ class RowGroups:
         coded = [leaf for leaf in leaves if sum(self._may_fill_memory(leaf, group) for group in groups)]
         is_whole = len(self.part_rows) == 1
         beginning = self.ranges.beginning
+        passing = None
+        if not self.ranges.may_jump:  # it is one row group
+            looks = (self._look_at_pages(leaf, groups[0], is_coded=leaf in coded) for leaf in leaves)
+            passing = _PassingPages(zip([self.spans[0][leaf] for leaf in leaves], looks, strict=True)).read
+        stream = RangesFile(self.ranges, passing)
         file = pq.ParquetFile(
-            pa.PythonFile(RangesFile(self.ranges), mode="r") if beginning is None else pa.BufferReader(beginning),
+            pa.PythonFile(stream, mode="r") if beginning is None else pa.BufferReader(beginning),
             metadata=self.footer.metadata,
             read_dictionary=[layout.paths[leaf] for leaf in coded],
             pre_buffer=False,  # the bytes are here, or come through windows
@@ -221,23 +240,51 @@ class RowGroups:
     def _may_fill_memory(self, leaf: int, group: int) -> bool:
         """Return whether the strings of a column chunk may take more memory than they may, by what is in a dictionary.
 
-        Raises where a page claims far more than what is stored of it, and where strings that share their beginnings
-        take too much: pyarrow takes the memory before it looks. Where a stream goes through a column once, ahead of its
-        reader, no page is looked at.
+        Of a stream the footer alone tells; its pages are looked at as they pass by. Raises as `_look_at_pages`.
         """
-        layout, chunk = self.footer.layout, self.footer.numbers.chunks[group, leaf]
-        path = layout.paths[leaf]
-        is_text = bool(layout.physical_types[leaf] == BYTES and not layout.decoded_widths[leaf])  # and no decimals
         if not self.ranges.may_jump:
-            known = {number for number in range(62) if int(chunk["encodings"]) >> number & 1}
+            chunk = self.footer.numbers.chunks[group, leaf]
             most = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"])
-            return is_text and most > self.most_bytes and bool(known & _BY_DICTIONARY) and known <= _AS_DICTIONARY
+            known = self._known(chunk)
+            return (
+                self._is_text(leaf)
+                and most > self.most_bytes
+                and bool(known & _BY_DICTIONARY)
+                and known <= _AS_DICTIONARY
+            )
+        look = self._look_at_pages(leaf, group)
+        try:
+            wanted = next(look)
+            while True:
+                wanted = look.send(self._content(wanted.start, wanted.stop))
+        except StopIteration as over:
+            return bool(over.value)
+
+    def _is_text(self, leaf: int) -> bool:
+        layout = self.footer.layout
+        return bool(layout.physical_types[leaf] == BYTES and not layout.decoded_widths[leaf])  # and no decimals
+
+    def _look_at_pages(self, leaf: int, group: int, *, is_coded: bool = True) -> _Look:
+        """Ask for bytes of a column chunk, and return whether its strings may take too much, by a dictionary.
+
+        Raises where a page claims far more than what is stored of it, and where strings that share their beginnings
+        take too much: pyarrow takes the memory before it looks.
+
+        Args:
+            leaf: The column.
+            group: Its row group.
+            is_coded: Whether strings that may take too much by a dictionary will be read as one; else they are refused.
+        """
+        chunk, path = self.footer.numbers.chunks[group, leaf], self.footer.layout.paths[leaf]
+        is_text = is_codable = self._is_text(leaf)
+        must_fit = not is_coded and self._known(chunk) <= _AS_DICTIONARY
         longest = num_values = num_shared = 0
-        is_codable = is_text
         at, stop = self.spans[list(self.numbers).index(group)][leaf]
         while at < stop:
-            found = (read_page_header(self._content(at, min(at + num_bytes, stop))) for num_bytes in _HEADER_BYTES)
-            page = next((page for page in found if page is not None), None)
+            for num_bytes in _HEADER_BYTES:
+                page = read_page_header((yield _Wanted(at, min(at + num_bytes, stop), is_header=True)))
+                if page is not None:
+                    break
             if page is None:
                 break  # pyarrow says what is wrong
             if page.is_inflated:
@@ -248,14 +295,16 @@ class RowGroups:
             begin, at = at + page.at, at + page.at + max(page.stored_bytes, 0)
             if page.kind == _DICTIONARY:
                 if is_text and at <= stop:
-                    values = self._values(page, leaf, begin, at, int(chunk["codec"]))
+                    values = self._values((yield _Wanted(begin, at)), page, leaf, int(chunk["codec"]))
                     longest = max(longest, page.plain_bytes if values is None else longest_string(values))
             elif page.encoding in _BY_DICTIONARY:
                 num_values += page.num_entries
+                if must_fit:  # its footer promised less
+                    refuse_string_bytes(path, num_values, num_values * longest, self.most_bytes)
             elif page.encoding not in _AS_DICTIONARY:
                 is_codable = False  # pyarrow does not read such strings as a dictionary
                 if is_text and page.encoding == _DELTA_STRINGS and at <= stop:
-                    values = self._values(page, leaf, begin, at, int(chunk["codec"]))
+                    values = self._values((yield _Wanted(begin, at)), page, leaf, int(chunk["codec"]))
                     num_shared = num_shared if len(self.part_rows) == 1 else 0
                     num_shared += page.plain_bytes if values is None else sum_of_deltas(values)
                     refuse_string_bytes(path, page.num_entries, num_shared, self.most_bytes)
@@ -264,9 +313,14 @@ class RowGroups:
             refuse_string_bytes(path, num_values, num_values * longest, _MOST_DOUBT * self.most_bytes)
         return is_codable and num_values * longest > self.most_bytes
 
-    def _values(self, page: PageHeader, leaf: int, start: int, stop: int, codec: int) -> npt.NDArray[np.uint8] | None:
+    @staticmethod
+    def _known(chunk: np.void) -> set[int]:
+        """Return the encodings of a column chunk, as its footer has them."""
+        return {number for number in range(62) if int(chunk["encodings"]) >> number & 1}
+
+    def _values(self, content: _Bytes, page: PageHeader, leaf: int, codec: int) -> _Bytes | None:
         """Return what stands behind the levels of a page, decompressed; None where its codec is not known."""
-        content = self._content(start, stop)[max(page.level_bytes, 0) :]
+        content = content[max(page.level_bytes, 0) :]
         if codec != 0 and page.is_packed:
             if codec not in _CODECS:
                 return None
@@ -280,7 +334,7 @@ class RowGroups:
                 content = content[4 + int.from_bytes(content[:4], "little") :]
         return content
 
-    def _content(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    def _content(self, start: int, stop: int) -> _Bytes:
         return np.frombuffer(self.ranges.get(start, stop), np.uint8)
 
     def _without_dictionaries(self, table: pa.Table) -> pa.Table:
@@ -312,6 +366,40 @@ class RowGroups:
             except SourceError as error:
                 return error
         return None
+
+
+class _PassingPages:
+    """Column chunks that are looked at while somebody reads them, each from its beginning on: before it is decoded.
+
+    Args:
+        looks: Where each lies, and what looks at it.
+    """
+
+    def __init__(self, looks: Iterable[tuple[ByteRange, _Look]]) -> None:
+        # By where the bytes end that have passed: the looks, what each wants next, and what has passed from there on.
+        self._by_end: dict[int, list[tuple[_Look, _Wanted | None, bytes]]] = {}
+        for span, look in looks:
+            self._by_end.setdefault(span.start, []).append((look, next(look, None), b""))
+
+    def read(self, start: int, data: BytesLike) -> None:
+        """Look at bytes that are read from `start` on; raise where they are not to be decoded."""
+        end = start + len(data)
+        for look, wanted, rest in self._by_end.pop(start, ()) if len(data) else ():
+            if wanted is not None and wanted.start < end:
+                rest += bytes(memoryview(data)[max(wanted.start - start, 0) :])
+            while wanted is not None and wanted.start < end:
+                begin = len(rest) - (end - wanted.start)
+                content = np.frombuffer(rest[begin : begin + wanted.stop - wanted.start], np.uint8)
+                is_whole = begin + wanted.stop - wanted.start <= len(rest)
+                if not is_whole and not (wanted.is_header and read_page_header(content)):
+                    break
+                try:
+                    wanted = look.send(content)
+                except StopIteration:
+                    wanted = None
+            if wanted is not None:
+                kept = max(end - wanted.start, 0)
+                self._by_end.setdefault(end, []).append((look, wanted, rest[len(rest) - kept :]))
 
 
 class _Share:

@@ -351,12 +351,13 @@ class RangesFile:
 
     Args:
         ranges: The file.
+        on_read: Called with the place and the bytes of whatever is read, before it is handed out.
     """
 
     closed = False
 
-    def __init__(self, ranges: Ranges) -> None:
-        self._ranges = ranges
+    def __init__(self, ranges: Ranges, on_read: Callable[[int, BytesLike], None] | None = None) -> None:
+        self._ranges, self._on_read = ranges, on_read
         self._at = 0
 
     def read(self, num_bytes: int = -1) -> BytesLike:
@@ -364,7 +365,10 @@ class RangesFile:
         size, start = self._ranges.size_bytes, self._at
         stop = size if num_bytes < 0 else min(start + num_bytes, size)
         self._at = max(start, stop)
-        return self._ranges.get(start, stop) if stop > start else b""
+        found = self._ranges.get(start, stop) if stop > start else b""
+        if self._on_read is not None:
+            self._on_read(start, found)
+        return found
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to an offset, as files do."""
