@@ -76,6 +76,13 @@ class PreparedLoader(DataLoaderShard):  # type: ignore[misc]  # where Accelerate
         super().__init__(dataset, **settings)
         self.use_stateful_dataloader = True  # what Accelerate asks before it saves and loads the state
 
+    def begin(self) -> None:
+        """Note that a pass begins, and how many samples of its last global batch `gather_for_metrics` shall keep."""
+        super().begin()
+        steps = self.dataset.next_steps()
+        if steps.remainder == "pad" and len(steps.lane_sizes) == 1:
+            self.remainder = (steps.num_samples - steps.start) % steps.global_batch_size
+
     @property
     def iteration(self) -> int:
         """The epoch that Accelerate names before a pass: the one that comes anyway, also behind a loaded position."""
@@ -114,6 +121,7 @@ class _BatchesOf(IterableDataset[Tensors]):
         self.set_epoch = loader.set_epoch
         self.state_after = loader.state_after
         self.load_state_dict = loader.load_state_dict
+        self.next_steps = loader.next_steps
 
     def __iter__(self) -> Iterator[Tensors]:
         return iter(self._loader)

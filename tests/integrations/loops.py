@@ -248,6 +248,33 @@ def accelerate_with(prepares: bool, **options: Any) -> Callable[[Any, Path, int 
     return loop
 
 
+def evaluate(place: Path) -> dict[str, list[int]]:
+    """Return the ids that are left of padded batches where ranks gather what they made of them."""
+    from accelerate import Accelerator
+    from transformers import Trainer, TrainingArguments
+
+    from stoker.hf import prepare
+
+    class Model(nn.Module):
+        def forward(self, id: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:  # noqa: A002
+            return {"logits": id[:, None]}
+
+    class MyTrainer(Trainer):
+        def get_test_dataloader(self, _: Any = None) -> Any:
+            return prepare(self.accelerator, loader)
+
+    found: dict[str, list[int]] = {}
+    accelerator = Accelerator(cpu=True)
+    source, options = stoker.Dataset(place / "data", columns=["id"]), {"batch_size": 29, "remainder": "pad"}
+    with TorchLoader(source, **options) as loader, TorchDataset(source, cache=place / "cache", **options) as dataset:
+        for name, one in (("TorchLoader", loader), ("DataLoader", DataLoader(dataset, batch_size=None))):
+            batches = prepare(accelerator, one)
+            found[name] = [i for batch in batches for i in accelerator.gather_for_metrics(batch["id"]).tolist()]
+        arguments = TrainingArguments(output_dir=str(place / "out"), use_cpu=True, report_to=[], disable_tqdm=True)
+        predictions: Any = MyTrainer(model=Model(), args=arguments).predict(None).predictions
+    return found | {"predict": predictions.reshape(-1).tolist()}
+
+
 # ---------------------------------------------------------------------- Ray Train
 
 
@@ -428,13 +455,16 @@ def write_down(place: Path, framework: str, world_size: int, only: str | None = 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("framework", choices=sorted(WAYS))
+    parser.add_argument("framework", choices=[*sorted(WAYS), "evaluate"])
     parser.add_argument("place", type=Path)
     parser.add_argument("--world-size", type=int, default=int(os.environ.get("WORLD_SIZE", "1")))
     parser.add_argument("--only")
     given = parser.parse_args()
     if given.framework == "ray":
         start_ray(given.place, given.world_size)
+        return
+    if given.framework == "evaluate":
+        (given.place / f"evaluate-{given.world_size}-{rank()}.json").write_text(json.dumps(evaluate(given.place)))
         return
     if "RANK" in os.environ and given.framework == "plain":  # frameworks do it themselves
         torch.distributed.init_process_group("gloo")

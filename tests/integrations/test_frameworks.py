@@ -120,6 +120,16 @@ def test_each_framework_has_each_row_once_and_goes_on_in_mid_epoch_or_says_how(p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_ranks_gather_of_padded_batches_is_each_row_once_and_in_order(place, world_size):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("needs transformers: make test-integrations")
+    for found in start(place, "evaluate", world_size):
+        assert set(found) == {"TorchLoader", "DataLoader", "predict"}
+        assert all(ids == list(range(NUM_ROWS)) for ids in found.values())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "module", "told"),
     [

@@ -183,6 +183,11 @@ class TorchDataset(IterableDataset[Tensors]):
         """The epoch of the next pass."""
         return self._passes.next.place[0]
 
+    def next_steps(self) -> Steps:
+        """Return the steps of the next pass."""
+        epoch, num_consumed = self._passes.next.place
+        return self._steps(self._at(epoch, num_consumed))
+
     @property
     def generator(self) -> NoReturn:
         """Nothing: Accelerate asks for it when it is about to share the batches out among ranks once more."""
@@ -234,7 +239,9 @@ class TorchDataset(IterableDataset[Tensors]):
         """
         if which.order != self._order:
             return None
-        epoch, num_consumed = which.place
+        return self._at(*which.place)
+
+    def _at(self, epoch: int, num_consumed: int) -> Position:
         anchor = self._anchor if epoch == self._anchor.epoch else self._anchor.at(epoch)
         return replace(anchor, num_consumed=max(num_consumed, anchor.again().num_consumed))
 

@@ -15,6 +15,7 @@ from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
 from stoker.loader.epoch_run import Run
 from stoker.loader.loader import Loader
 from stoker.sampling.position import Position
+from stoker.sampling.steps import Steps
 from stoker.torch.callers import missing_position
 from stoker.torch.cuda import CudaStream
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
@@ -76,6 +77,10 @@ class TorchLoader(Loader):
     def __getattr__(self, name: str) -> NoReturn:
         hint = f", {_NO_DATA_LOADER}" if name in _OF_A_DATA_LOADER else ""
         raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")
+
+    def next_steps(self) -> Steps:
+        """Return the steps of the next `for`."""
+        return self._steps(self._start)
 
     def _make_delivery(self) -> CpuDelivery | DeviceDelivery:
         return self._torch_delivery
