@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -13,32 +15,42 @@ namespace nb = nanobind;
 
 namespace stoker {
 
-// A contiguous array of T with N dimensions, held for as long as this lives; read-only where T is const.
-// Made and destroyed with the interpreter's lock; its memory may be used without.
-template <typename T, int N = 1>
-class Array {
+// The memory of any contiguous array, held for as long as this lives. Made and destroyed with the interpreter's lock; its
+// memory may be used without.
+class Memory {
  public:
-  Array() = default;
-  Array(Array&& other) noexcept { swap(other); }
-  Array& operator=(Array&& other) noexcept {
-    swap(other);
+  Memory() = default;
+  explicit Memory(nb::handle array) {
+    if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) throw nb::python_error();
+  }
+  Memory(Memory&& other) noexcept { std::swap(view_, other.view_); }
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(view_, other.view_);
     return *this;
   }
-  ~Array() {
+  ~Memory() {
     if (view_.obj) PyBuffer_Release(&view_);
   }
 
+  const std::byte* bytes() const { return static_cast<const std::byte*>(view_.buf); }
+  size_t num_bytes() const { return static_cast<size_t>(view_.len); }
+  size_t num_rows() const { return view_.ndim ? static_cast<size_t>(view_.shape[0]) : 1; }
+  bool is_signed() const { return view_.format && view_.format[0] && std::strchr("bhilq", view_.format[0]); }
+
+ protected:
+  Py_buffer view_{};
+};
+
+// A contiguous array of T with N dimensions; read-only where T is const.
+template <typename T, int N = 1>
+class Array : public Memory {
+ public:
   T* data() const { return static_cast<T*>(view_.buf); }
-  size_t size() const { return static_cast<size_t>(view_.len) / sizeof(T); }
+  size_t size() const { return num_bytes() / sizeof(T); }
   size_t shape(int dimension) const { return static_cast<size_t>(shape_[dimension]); }
   std::span<T> span() const { return {data(), size()}; }
   operator std::span<T>() const { return span(); }
   nb::object owner() const { return nb::borrow(view_.obj); }
-  std::span<T> row(size_t i) const
-    requires(N == 2)
-  {
-    return {data() + i * shape(1), shape(1)};
-  }
 
   // Takes an object's memory; false, and no error set, where it is not such an array.
   bool take(PyObject* object) {
@@ -50,7 +62,7 @@ class Array {
       return false;
     }
     if (view_.ndim != N || view_.itemsize != sizeof(T) || !is_of_kind(view_.format)) return false;
-    for (int i = 0; i < N; ++i) shape_[i] = view_.shape[i];
+    std::copy_n(view_.shape, N, shape_);
     return true;
   }
 
@@ -63,13 +75,7 @@ class Array {
     return *format && format[1] == '\0' && std::strchr(kinds, *format);
   }
 
-  void swap(Array& other) noexcept {
-    std::swap(view_, other.view_);
-    for (int i = 0; i < N; ++i) std::swap(shape_[i], other.shape_[i]);
-  }
-
-  Py_buffer view_{};
-  Py_ssize_t shape_[N]{};
+  Py_ssize_t shape_[N]{};  // of its own: where an object has no shape, that of a view is in the view, which may move
 };
 
 template <typename T>

@@ -15,27 +15,6 @@ namespace {
 // To get the lock back from threads that make batches takes as long as to widen so many floats.
 constexpr size_t kFewFloats = 8192;
 
-// The memory of any contiguous array, held for as long as this lives.
-class Memory {
- public:
-  explicit Memory(nb::handle array) {
-    if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) throw nb::python_error();
-  }
-  Memory(Memory&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
-  Memory& operator=(Memory&&) = delete;
-  ~Memory() {
-    if (view_.obj) PyBuffer_Release(&view_);
-  }
-
-  const std::byte* data() const { return static_cast<const std::byte*>(view_.buf); }
-  size_t num_bytes() const { return static_cast<size_t>(view_.len); }
-  size_t num_rows() const { return view_.ndim ? static_cast<size_t>(view_.shape[0]) : 1; }
-  bool is_signed() const { return view_.format && view_.format[0] && std::strchr("bhilq", view_.format[0]); }
-
- private:
-  Py_buffer view_{};
-};
-
 // Columns of a batch of Arrow's, by the C data interface: where all of them lie, asked at once.
 //
 // Source: https://arrow.apache.org/docs/format/CDataInterface.html.
@@ -74,12 +53,12 @@ class ExportedBatch {
 constexpr size_t kFewBytes = 64 << 10;
 
 // A packer of records, with the arrays that it packs.
-struct HeldRecordPacker {
-  explicit HeldRecordPacker(size_t record_bytes) : packer(record_bytes) {}
+struct HeldRecordPacker : RecordPacker {
+  using RecordPacker::RecordPacker;
   HeldRecordPacker(const HeldRecordPacker&) = delete;
 
-  void add_field(size_t offset, size_t item_bytes) {
-    packer.add_field();
+  void begin_field(size_t offset, size_t item_bytes) {
+    add_field();
     field_offset = offset;
     field_item_bytes = item_bytes;
   }
@@ -93,10 +72,10 @@ struct HeldRecordPacker {
       num_rows = memory.num_rows();
       if (!num_rows) return;
       const size_t row_bytes = memory.num_bytes() / num_rows;
-      added.push_back({memory.data(), row_bytes, offset, move_of(row_bytes, field_item_bytes, memory.is_signed())});
+      added.push_back({memory.bytes(), row_bytes, offset, move_of(row_bytes, field_item_bytes, memory.is_signed())});
       offset += field_item_bytes;
     }
-    packer.add_piece(num_rows, added);
+    add_piece(num_rows, added);
   }
 
   void add_batch(const ExportedBatch& batch, const Array<const int64_t>& columns, size_t row_bytes, bool is_signed) {
@@ -107,41 +86,26 @@ struct HeldRecordPacker {
       added.push_back({batch.numbers(static_cast<size_t>(i), row_bytes), row_bytes, offset, move});
       offset += field_item_bytes;
     }
-    packer.add_piece(batch.num_rows(), added);
+    add_piece(batch.num_rows(), added);
   }
 
-  void pack(const Array<uint8_t>& block, size_t start, size_t stop) const {
-    packer.pack(std::as_writable_bytes(block.span()), start, stop);
-  }
-
-  RecordPacker packer;
   std::vector<Memory> held;
   size_t field_offset = 0, field_item_bytes = 1;
 };
 
 // A packer of lists, with the arrays that it packs.
-struct HeldListPacker {
+struct HeldListPacker : ListPacker {
   HeldListPacker() = default;
   HeldListPacker(const HeldListPacker&) = delete;
 
-  void add_field(Array<const int64_t> field_offsets, size_t value_bytes,
-                 const nb::typed<nb::sequence, nb::object>& pieces) {
-    offsets.push_back(std::move(field_offsets));
-    packer.add_field(offsets.back().span(), value_bytes);
+  void add(Array<const int64_t>& field_offsets, size_t value_bytes, const nb::typed<nb::sequence, nb::object>& pieces) {
+    add_field(offsets.emplace_back(std::move(field_offsets)), value_bytes);
     for (nb::handle piece : pieces) {
       const Memory& memory = held.emplace_back(piece);
-      packer.add_piece(memory.data(), memory.num_bytes() / value_bytes);
+      add_piece(memory.bytes(), memory.num_bytes() / value_bytes);
     }
   }
 
-  void pack(const Array<uint8_t>& block, const Matrix<const uint32_t>& places, size_t start, size_t stop) const {
-    for (const auto& some : offsets)
-      if (some.size() <= stop) throw std::invalid_argument("there are not so many rows");
-    if (places.shape(1) != 1 + offsets.size()) throw std::invalid_argument("places are of other fields");
-    packer.pack(std::as_writable_bytes(block.span()), places, start, stop);
-  }
-
-  ListPacker packer;
   std::vector<Array<const int64_t>> offsets;
   std::vector<Memory> held;
 };
@@ -164,70 +128,59 @@ void find_changed(const Matrix<const uint8_t>& names, const Matrix<const int64_t
 }  // namespace
 
 void bind_cache(nb::module_& module) {
-  module.def(
-      "hash_strings",
-      [](const Array<const uint8_t>& data, const Array<const int64_t>& offsets, uint64_t num_buckets,
-         const Array<int64_t>& out) {
-        if (offsets.size() != out.size() + 1 || !num_buckets)
-          throw std::invalid_argument("there must be an offset more than strings, and a bucket at least");
-        bool is_done;
-        if (data.size() < kFewBytes) {
-          is_done = hash_strings(data, offsets, num_buckets, out);
-        } else {
-          nb::gil_scoped_release without_lock;
-          is_done = hash_strings(data, offsets, num_buckets, out);
-        }
-        if (!is_done) throw std::out_of_range("a string lies outside of its data");
-      },
-      "data"_a, "offsets"_a, "num_buckets"_a, "out"_a,
-      "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
+  module.def("hash_strings", [](const Array<const uint8_t>& data, const Array<const int64_t>& offsets,
+                                uint64_t num_buckets, const Array<int64_t>& out) {
+               if (offsets.size() != out.size() + 1 || !num_buckets)
+                 throw std::invalid_argument("there must be an offset more than strings, and a bucket at least");
+               if (!without_lock(data.size() >= kFewBytes, [&] { return hash_strings(data, offsets, num_buckets, out); }))
+                 throw std::out_of_range("a string lies outside of its data");
+             }, "data"_a, "offsets"_a, "num_buckets"_a, "out"_a,
+             "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
   nb::class_<ExportedBatch>(module, "ExportedBatch", "A batch that Arrow exported by the C data interface.")
       .def(nb::init<nb::capsule>(), "array"_a)
-      .def("with_nulls",
-           [](const ExportedBatch& self, const Array<const int64_t>& columns) {
+      .def("with_nulls", [](const ExportedBatch& self, const Array<const int64_t>& columns) {
              std::vector<size_t> found;  // places among the columns that were asked for
              for (size_t i = 0; i < columns.size(); ++i)
                if (self.column(static_cast<size_t>(columns.data()[i])).null_count) found.push_back(i);
              return found;
-           },
-           "columns"_a, "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
+           }, "columns"_a, "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
   nb::class_<HeldRecordPacker>(module, "RecordPacker",
                                "Packs the fixed-width fields of samples into records, from wherever they lie.")
       .def(nb::init<size_t>(), "record_bytes"_a)
-      .def("add_field", &HeldRecordPacker::add_field, "offset"_a, "item_bytes"_a,
+      .def("add_field", &HeldRecordPacker::begin_field, "offset"_a, "item_bytes"_a,
            "Begin a field: where it lies in the record, and the bytes of one number of it.")
       .def("add_arrays", &HeldRecordPacker::add_arrays, "columns"_a,
            "Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.")
-      .def("add_batch", &HeldRecordPacker::add_batch, "batch"_a, "columns"_a, "row_bytes"_a,
-           "is_signed"_a, nb::keep_alive<1, 2>(),
-           "Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].")
-      .def("pack", &HeldRecordPacker::pack, "block"_a, "start"_a, "stop"_a, WithoutLock{},
+      .def("add_batch", &HeldRecordPacker::add_batch, "batch"_a, "columns"_a, "row_bytes"_a, "is_signed"_a,
+           nb::keep_alive<1, 2>(), "Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].")
+      .def("pack", [](const HeldRecordPacker& self, const Array<uint8_t>& block, size_t start, size_t stop) {
+             self.pack(std::as_writable_bytes(block.span()), start, stop);
+           }, "block"_a, "start"_a, "stop"_a, WithoutLock{},
            "Lay the records of rows [start, stop) at the beginning of a block of bytes.");
   nb::class_<HeldListPacker>(module, "ListPacker", "Packs the lists of samples, of several fields, side by side.")
       .def(nb::init<>())
-      .def("add_field", &HeldListPacker::add_field, "offsets"_a, "value_bytes"_a, "pieces"_a,
+      .def("add_field", &HeldListPacker::add, "offsets"_a, "value_bytes"_a, "pieces"_a,
            "Add a field: offsets [N + 1], and its values in contiguous arrays, which end between lists.")
-      .def("pack", &HeldListPacker::pack, "block"_a, "places"_a, "start"_a, "stop"_a,
-           WithoutLock{},
+      .def("pack", [](const HeldListPacker& self, const Array<uint8_t>& block, const Matrix<const uint32_t>& places,
+                      size_t start, size_t stop) {
+             for (const auto& some : self.offsets)
+               if (some.size() <= stop) throw std::invalid_argument("there are not so many rows");
+             if (places.shape(1) != 1 + self.offsets.size()) throw std::invalid_argument("places are of other fields");
+             self.pack(std::as_writable_bytes(block.span()), places, start, stop);
+           }, "block"_a, "places"_a, "start"_a, "stop"_a, WithoutLock{},
            "Lay the lists of rows [start, stop) at the beginning of a block of bytes; places has, for each row, where\n"
            "they begin, in units of 8 bytes, and how many values of each field there are. Shape [N, 1 + F].");
   module.def("mark_changes", [](const Array<const uint8_t>& data, const Array<const int64_t>& starts,
                                 const Array<bool>& changes) { mark_changes(data, starts, changes); },
              "data"_a, "starts"_a, "changes"_a, WithoutLock{},
              "Mark the rows [N] whose bytes, data[starts[i]:starts[i + 1]], differ from those of the row before.");
-  module.def("find_changed", &find_changed, "names"_a, "versions"_a, "files"_a,
-             "changed"_a, "patience_ns"_a,
+  module.def("find_changed", &find_changed, "names"_a, "versions"_a, "files"_a, "changed"_a, "patience_ns"_a,
              "Note which of some files [K] are not what they were: names [N, bytes], inode, mtime and size [N, 3].\n"
              "Keeps the interpreter's lock for `patience_ns` at most, but for one file.");
-  module.def(
-      "widen_float16",
-      [](const Array<const uint16_t>& halves, const Array<float>& singles) {
-        if (singles.size() != halves.size()) throw std::invalid_argument("there must be as many of both");
-        if (halves.size() <= kFewFloats) return widen_float16(halves, singles);
-        nb::gil_scoped_release without_lock;
-        widen_float16(halves, singles);
-      },
-      "halves"_a, "singles"_a, "Write each float16, given by its bits, as a float32. Shapes [N].");
+  module.def("widen_float16", [](const Array<const uint16_t>& halves, const Array<float>& singles) {
+               if (singles.size() != halves.size()) throw std::invalid_argument("there must be as many of both");
+               without_lock(halves.size() > kFewFloats, [&] { widen_float16(halves, singles); });
+             }, "halves"_a, "singles"_a, "Write each float16, given by its bits, as a float32. Shapes [N].");
 }
 
 }  // namespace stoker
