@@ -11,7 +11,6 @@ import pytest
 from tests.strategies import write_files
 
 import stoker
-from stoker.loader.epoch_run import NextEpoch
 from stoker.loader.window import Window
 
 NUM_ROWS = 600
@@ -46,9 +45,9 @@ def wait_until(holds):
 
 def is_begun(loader):
     """Whether another epoch has been begun; if so, two of its batches are ready."""
-    if loader._next_epoch._begun is None:
+    if loader._epochs._begun is None:
         return False
-    wait_until(lambda: loader._next_epoch.num_ready == 2)
+    wait_until(lambda: loader._epochs.num_ready == 2)
     return True
 
 
@@ -185,14 +184,14 @@ def test_an_epoch_that_cannot_begin_says_so_when_it_is_asked_for(dataset, expect
     with loader_of(dataset) as loader:
         for ids in expected[:2]:
             assert ids_of(loader) == ids
-        lanes = loader._orders.lanes_of_epoch
+        lanes = loader._order.lanes_of_epoch
 
         def fails_at_3(epoch):
             if epoch == 3:
                 raise MemoryError("no memory for another epoch")
             return lanes(epoch)
 
-        monkeypatch.setattr(loader._orders, "lanes_of_epoch", fails_at_3)
+        monkeypatch.setattr(loader._order, "lanes_of_epoch", fails_at_3)
         assert ids_of(loader) == expected[2]
         with pytest.raises(MemoryError, match="another epoch"):
             next(iter(loader))
@@ -205,9 +204,3 @@ def test_epochs_shorter_than_what_is_ahead_follow_each_other_too(dataset, num_st
         expected = [ids_of(loader) for _ in range(5)]
     with loader_of(dataset, **options) as loader:
         assert [ids_of(loader) for _ in range(5)] == expected
-
-
-def test_nothing_is_begun_where_it_cannot_be():
-    following = NextEpoch(prefetch=0)
-    assert following.take(None) is None
-    assert following.num_ready == 0

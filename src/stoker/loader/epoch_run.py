@@ -2,11 +2,13 @@
 
 ReadyQueue   threads make batches ahead of the loop, which gets them in order
 Run          what they are made of: chunks built, windows opened and passed, steps counted
-NextEpoch    the run behind this one, begun while the last batches of this one are delivered
+Epochs       one run after the other, each begun while the last batches of the one before are delivered
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 import weakref
@@ -26,6 +28,7 @@ from stoker.loader.gather import Together
 from stoker.loader.lane import Lane
 from stoker.loader.opened import OpenDatasets, pool_of
 from stoker.loader.orders import Orders
+from stoker.loader.shard import Ranks
 from stoker.loader.window import Window
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.position import Position
@@ -37,6 +40,8 @@ _MOST_MAKERS = 4
 # Batches that are made for an epoch nobody has asked for yet: the first step has its own at once, and while it computes
 # the others are made. A loader whose epochs lie far apart, as of a validation, holds no more than these meanwhile.
 _MOST_READY = 2
+
+_log = logging.getLogger("stoker")
 
 T = TypeVar("T")
 
@@ -438,8 +443,8 @@ class Run:
             self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
 
 
-class NextEpoch:
-    """Begins the run that probably comes next, and keeps it until the loop asks for it.
+class Epochs:
+    """Where a loader stands, and its runs, one after the other; the next one is begun before the loop asks for it.
 
         batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
                               0   1   │ 2   3   4           left to do: they begin the next epoch
@@ -449,62 +454,158 @@ class NextEpoch:
     loop that goes on elsewhere, or not at all, leaves what was begun to be closed.
 
     Args:
-        prefetch: How many batches a run has ahead; 0 where none may be made before their epoch has begun.
+        beginning: Where epoch 0 begins.
 
     Attributes:
-        lead: Batches before the end of the run from which on the next one is begun; 0 where it is not.
+        start: Where the next `for` begins.
+        progress: What a state tells: behind the last batch handed over.
+        is_restored: Whether a state said where that is.
+        prefetch: How many batches a run has ahead; 0 where none may be made before their epoch has begun.
+        num_steps: Batches handed over.
+        num_samples: Samples in these.
     """
 
-    def __init__(self, *, prefetch: int) -> None:
-        self._prefetch = prefetch
+    def __init__(self, beginning: Position) -> None:
+        self.start, self.progress, self.is_restored = beginning, Progress(beginning), False
+        self.prefetch = self.num_steps = self.num_samples = 0
         self._now: weakref.ref[Run] | None = None
         self._expected: Position | None = None  # where the run behind the last one that ended begins
-        self.lead = 0
+        self._lead = 0  # batches before the end of the run from which on the next one is begun; 0 where it is not
         self._begun: tuple[Position, Run] | None = None
+
+    @property
+    def at(self) -> Position:
+        """Where the next batch comes from."""
+        return self.start if self.is_restored else self.progress.position
 
     @property
     def num_ready(self) -> int:
         """Batches that are ready for an epoch that nobody has asked for yet."""
         return 0 if self._begun is None else self._begun[1].queue.num_ready
 
-    def take(self, start: Position) -> Run | None:
-        """Return the run that begins at `start`, if it was begun; any other is closed.
+    def go_to(self, start: Position, *, told: Position | None = None) -> None:
+        """Begin the next `for` there; `told` is what a state says until then."""
+        self.start, self.progress = start, Progress(told or start)
+        self.is_restored = told is not None
 
-        Blocks: until batches in the making are done, where there is another.
-        """
-        (at, run), self._begun = self._begun or (None, None), None
-        if run is not None and at != start:
-            run.close()
-            return None
-        if run is not None:
-            run.queue.allow(self._prefetch)
-        return run
+    def enter(self, begin: Callable[..., Run], start: Position | None, turn: slice | None) -> Run:
+        """Return the run that the loop is at from now on: the one that was begun for it, or another.
 
-    def began(self, start: Position, run: Run) -> None:
-        """Note the run that the loop is at from now on."""
-        self._now = weakref.ref(run)
-        self.lead = self._prefetch - 1 if self._prefetch and start == self._expected else 0
-        self._expected = None
-
-    def handed(self, run: Run, begin: Callable[[Position, int], Run]) -> None:
-        """Note that a batch was handed over, and begin the next run once nothing is left to make of this one.
-
-        Where more than `lead` batches are left it does nothing, and need not be called.
+        Blocks: until batches in the making are done, where one was begun that begins elsewhere.
 
         Args:
-            run: Whose batch.
-            begin: Begins a run; the second argument is how many batches it may have ahead.
+            begin: Begins a run; see `Run`.
+            start: Where; as `start` says unless told.
+            turn: Some of its steps; then no epoch follows it.
         """
-        if self._now is None or self._now() is not run:
+        start = self.start if start is None else start
+        run = None
+        if turn is None:
+            (at, run), self._begun = self._begun or (None, None), None
+            if run is not None and at != start:
+                run.close()
+                run = None
+            if run is not None:
+                run.queue.allow(self.prefetch)
+        run = run or begin(start, turn=turn or slice(None))
+        if turn is None:
+            self._now = weakref.ref(run)
+            self._lead = self.prefetch - 1 if self.prefetch and start == self._expected else 0
+            self._expected = None
+        self.progress, self.start, self.is_restored = run.progress, start.again(), False
+        return run
+
+    def handed(self, run: Run, num_samples: int, begin: Callable[..., Run]) -> None:
+        """Note that the loop has a batch, and begin the next run once nothing is left to make of this one."""
+        self.num_steps += 1
+        self.num_samples += num_samples
+        self.progress, num_left = run.progress, run.num_left
+        if not num_left:
+            self.start = run.progress.position
+        if num_left > self._lead or self._now is None or self._now() is not run:
             return
-        room = min(self._prefetch - run.num_left, _MOST_READY)  # beside those that are left of this run
+        room = min(self.prefetch - num_left, _MOST_READY)  # beside those that are left of this run
         if self._begun is not None:
             self._begun[1].queue.allow(room)
-        elif 0 < run.num_left <= self.lead:
+        elif num_left:
             start = run.progress.position.next_epoch()
             try:
-                self._begun = start, begin(start, room)
+                self._begun = start, begin(start, room=room)
             except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
-                self.lead = 0
-        if not run.num_left:
+                self._lead = 0
+        if not num_left:
             self._expected = run.progress.position
+
+    def ended(self, run: Run) -> None:
+        """Count an epoch without steps, too: a loop over some epochs would never end else."""
+        if run.steps.num_steps or run.progress is not self.progress:
+            return
+        at, steps = run.progress.position, run.steps
+        _log.warning(
+            "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
+            at.epoch,
+            f"{steps.num_samples - steps.start:,}",
+            f"{steps.num_samples:,} samples",
+            steps.global_batch_size,
+            steps.remainder,
+        )
+        self.go_to(at.next_epoch())
+
+
+class BatchIterator:
+    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
+
+    Threads may share it: each batch goes to one of them, and each of them comes to the end.
+
+    Args:
+        epochs: Of the loader.
+        enter: Begins the run that is iterated.
+        begin: Begins any run; see `Run`.
+        deliver: Makes of what was prepared what the loop gets.
+        ranks: Which rank of how many the loader is.
+        home: The loader's process.
+    """
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        enter: Callable[[], Run],
+        *,
+        begin: Callable[..., Run],
+        deliver: Callable[[Any], Any],
+        ranks: Ranks,
+        home: Home,
+    ) -> None:
+        self._epochs, self._enter, self._begin, self._deliver = epochs, enter, begin, deliver
+        self._ranks, self._home, self._pid = ranks, home, home.pid
+        self._run: Run | None = None
+        self._asking = threading.RLock()
+        self._is_over = False
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._pid != os.getpid():
+            self._home.check("this iterator")
+        with self._asking:
+            if self._is_over:
+                raise StopIteration
+            run = self._run
+            try:
+                self._ranks.prove()
+                if run is None:
+                    self._run = run = self._enter()
+                    self._abandoning = weakref.finalize(self, run.abandon)
+                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
+                prepared, num_samples = run.next()
+            except BaseException as error:
+                self._is_over = True
+                if run is not None:
+                    self._abandoning.detach()
+                    run.close()
+                    if isinstance(error, StopIteration):
+                        self._epochs.ended(run)
+                raise
+            self._epochs.handed(run, num_samples, self._begin)
+            return self._deliver(prepared)

@@ -21,7 +21,7 @@ from stoker.host.forks import Home
 from stoker.loader.batches import Batches, Delivery
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
-from stoker.loader.epoch_run import NextEpoch, Progress, Run
+from stoker.loader.epoch_run import BatchIterator, Epochs, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.opened import OpenDatasets, open_datasets
 from stoker.loader.orders import Orders, UnitsReport, needed_chunks
@@ -155,12 +155,8 @@ class Loader:
             )
             self._order = self._orders.order
             self._batches: Batches | None = None  # once the ranks are known
-            self._next_epoch = NextEpoch(prefetch=0)
-            self._num_steps = self._num_samples = 0
             self._resume = self._orders.resume(takes_window=config.window is None)
-            self._start = beginning = self._resume.beginning  # where the next `for` begins
-            self._progress = Progress(beginning)  # what `state_dict` tells: behind the last batch handed over
-            self._is_restored = False
+            self._epochs = Epochs(self._resume.beginning)
             self._build_first()
             for one in self._opened.datasets:
                 one.windows.stand(window)
@@ -189,18 +185,18 @@ class Loader:
         self._settle()
         if not self._close_all.alive:
             raise RuntimeError(_CLOSED)
-        return BatchIterator(self, self._begin_run)
+        return self._iterate(self._begin_run)
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
-        return self._steps(self._start.at(self._start.epoch)).num_steps
+        start = self._epochs.start
+        return self._steps_of(self._settle().global_batch_size, start.at(start.epoch)).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
         epoch = integer(epoch, "epoch", at_least=0)
-        if not self._is_restored:
-            self._start = self._start.at(epoch)
-            self._progress = Progress(self._start)
+        if not self._epochs.is_restored:
+            self._epochs.go_to(self._epochs.start.at(epoch))
 
     def close(self) -> None:
         """End all threads, maps and locks. Harmless when called again.
@@ -223,7 +219,7 @@ class Loader:
         It counts samples of batches handed over, not of batches made ahead. Any number of ranks, with any batch size,
         can go on from it.
         """
-        return self._progress.position.to_json()
+        return self._epochs.progress.position.to_json()
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
         """Return the position behind so many batches of the pass under way, for loops that take some ahead of a step.
@@ -231,7 +227,7 @@ class Loader:
         Raises:
             ValueError: It has fewer, or none has begun.
         """
-        return self._progress.after(num_steps).to_json()
+        return self._epochs.progress.after(num_steps).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Go on from a saved position: the next `for` begins there.
@@ -258,15 +254,14 @@ class Loader:
                 saved=saved.num_consumed,
                 current=self._order.num_samples,
             ) from error
-        self._start, self._orders = start, self._orders.going_on(saved)
+        self._orders = self._orders.going_on(saved)
         self._order = self._orders.order
-        self._progress = Progress(saved)
-        self._is_restored = True
+        self._epochs.go_to(start, told=saved)
 
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return self._at.epoch
+        return self._epochs.at.epoch
 
     @property
     def spec(self) -> Spec:
@@ -290,15 +285,16 @@ class Loader:
             RuntimeError: This process is a fork of the loader's.
         """
         self._home.check(f"this {type(self).__name__}")
-        totals, at = self._stages.totals(), self._at
+        totals, epochs = self._stages.totals(), self._epochs
+        at = epochs.at
         _, global_size = self._known()
         return LoaderStats(
-            num_steps=self._num_steps,
-            num_samples=self._num_samples,
+            num_steps=epochs.num_steps,
+            num_samples=epochs.num_samples,
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)) - self._next_epoch.num_ready,
+            num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)) - epochs.num_ready,
             **self._opened.counts(),
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
@@ -383,7 +379,7 @@ class Loader:
             beside: list[int] = []
             if not (name or one.windows.is_tight):
                 shard, size = self._known()  # where it proves wrong, these are chunks of another rank's, built early
-                steps = self._steps_of(size, self._start)
+                steps = self._steps_of(size, self._epochs.start)
                 (needed,) = needed_chunks(self._orders, steps, range(min(1, steps.num_steps)), [shard], epoch=0)
                 whole = [i for i in needed.tolist() if i != first and len(one.catalogue.unit(i)) == 1]
                 beside = whole[: self._config.num_threads - 1]
@@ -403,7 +399,7 @@ class Loader:
                 num_units=self._order.num_samples,
             )
             self._batches, self._begun.pool = batches, batches.pool
-            self._next_epoch = NextEpoch(prefetch=batches.prefetch if batches.may_begin_early else 0)
+            self._epochs.prefetch = batches.prefetch if batches.may_begin_early else 0
         return self._batches
 
     def _known(self) -> tuple[order.RankShare, int]:
@@ -416,21 +412,18 @@ class Loader:
         except ValueError:  # it is raised where somebody asks for a batch
             return shard, self._config.lanes
 
+    def _iterate(self, enter: Callable[[], Run]) -> BatchIterator:
+        deliver, ranks = self._delivery.deliver, self._config.ranks
+        return BatchIterator(self._epochs, enter, begin=self._new_run, deliver=deliver, ranks=ranks, home=self._home)
+
     def _begin_run(self, start: Position | None = None, turn: slice | None = None) -> Run:
         self._home.check(f"this {type(self).__name__}")
-        start = self._start if start is None else start
         self._settle()
-        run = self._next_epoch.take(start) if turn is None else None
-        if run is None or not self._close_all.alive:
-            run = self._new_run(start, turn=turn or slice(None))
-        if turn is None:
-            self._next_epoch.began(start, run)
-        self._progress = run.progress
-        self._start = start.again()
-        self._is_restored = False
-        return run
+        if not self._close_all.alive:
+            raise RuntimeError(_CLOSED)
+        return self._epochs.enter(self._new_run, start, turn)
 
-    def _new_run(self, start: Position, room: int | None = None, *, turn: slice = slice(None)) -> Run:
+    def _new_run(self, start: Position, *, room: int | None = None, turn: slice = slice(None)) -> Run:
         begun = self._begun
         with begun.lock:
             abandoned = [run for run in begun.runs if run.is_abandoned]
@@ -444,114 +437,28 @@ class Loader:
             begun.runs.add(run)
         return run
 
-    def _steps(self, position: Position) -> Steps:
-        return self._steps_of(self._settle().global_batch_size, position)
-
     def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
         return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
-
-    @property
-    def _at(self) -> Position:
-        """Where the next batch comes from."""
-        return self._start if self._is_restored else self._progress.position
 
     def _order_of(self, epoch: int | None) -> tuple[Orders, Steps, int]:
         """Return the orders, the steps and the number of an epoch, None for that of the next batch.
 
         The one under way is as it began, though files were added to it.
         """
-        at = self._at
+        at = self._epochs.at
         epoch = at.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = at.again() if at.epoch == epoch else at.at(epoch)
-        return self._orders.going_on(begins), self._steps(begins), epoch
-
-    def _note_end(self, run: Run) -> None:
-        """Count an epoch without steps, too: a loop over some epochs would never end else."""
-        if run.steps.num_steps or run.progress is not self._progress:
-            return
-        at = run.progress.position
-        _log.warning(
-            "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
-            at.epoch,
-            f"{run.steps.num_samples - run.steps.start:,}",
-            f"{run.steps.num_samples:,} samples",
-            run.steps.global_batch_size,
-            run.steps.remainder,
-        )
-        self._start = at.next_epoch()
-        self._progress = Progress(self._start)
-
-    def _deliver(self, run: Run, prepared: Any, num_samples: int) -> Any:
-        """Return what the loop gets, and note that it has it."""
-        self._num_steps += 1
-        self._num_samples += num_samples
-        self._progress = run.progress
-        if not run.num_left:
-            self._start = run.progress.position
-        if run.num_left <= self._next_epoch.lead:
-            self._next_epoch.handed(run, self._new_run)
-        return self._delivery.deliver(prepared)
-
-
-class BatchIterator:
-    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
-
-    Threads may share it: each batch goes to one of them, and each of them comes to the end.
-    """
-
-    def __init__(self, loader: Loader, begin: Callable[[], Run]) -> None:
-        self._loader, self._begin, self._ranks, self._pid = loader, begin, loader._config.ranks, loader._home.pid
-        self._run: Run | None = None
-        self._asking = threading.RLock()
-        self._is_over = False
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._pid != os.getpid():
-            self._loader._home.check("this iterator")
-        with self._asking:
-            if self._is_over:
-                raise StopIteration
-            run = self._run
-            try:
-                self._ranks.prove()
-                if run is None:
-                    self._run = run = self._begin()
-                    self._abandoning = weakref.finalize(self, run.abandon)
-                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
-                prepared = run.next()
-            except BaseException as error:
-                self._is_over = True
-                if run is not None:
-                    self._abandoning.detach()
-                    run.close()
-                    if isinstance(error, StopIteration):
-                        self._loader._note_end(run)
-                raise
-            return self._loader._deliver(run, *prepared)
+        return self._orders.going_on(begins), self._steps_of(self._settle().global_batch_size, begins), epoch
 
 
 class _Begun:
-    """Everything that a loader has begun, which ends with it; must not refer to the loader.
-
-    Args:
-        opened: What it loads from.
-        shown: Where it is shown.
-
-    Attributes:
-        home: The loader's process.
-        lock: Held while a run begins: one that another thread is starting is among `runs` afterwards.
-        runs: Its runs.
-        pool: The memory for its batches, once it has some.
-    """
+    """Everything that a loader has begun, which ends with it; must not refer to the loader."""
 
     def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
         self.home = Home()
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # held while a run begins: one that another thread is starting is among them then
         self.runs: weakref.WeakSet[Run] = weakref.WeakSet()
-        self.pool: BufferPool | None = None
+        self.pool: BufferPool | None = None  # the memory for its batches, once it has some
         self._opened, self._shown = opened, shown
 
     def close(self) -> None:
@@ -583,11 +490,7 @@ class _Begun:
 
 
 def _check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
-    """Raise where rows on a device would not be the batch's as they are.
-
-    Raises:
-        ValueError: Something else is asked of them, too.
-    """
+    """Raise a ValueError where rows on a device would not be the batch's as they are: more is asked of them."""
     conflicts = {
         "a Mixture": opened.mixture is not None,
         "Dataset(deduplicate=...)": bool(opened.spec.keys),

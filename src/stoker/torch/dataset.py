@@ -20,8 +20,8 @@ from stoker.errors import ResumeError
 from stoker.hashing import fingerprint
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
-from stoker.loader.epoch_run import Progress
-from stoker.loader.loader import BatchIterator, Loader
+from stoker.loader.epoch_run import BatchIterator, Progress
+from stoker.loader.loader import Loader
 from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
@@ -421,4 +421,4 @@ class _InTurnLoader(Loader):
 
     def batches(self, start: Position, turn: slice) -> BatchIterator:
         """Return some of the batches of the pass that begins at `start`."""
-        return BatchIterator(self, partial(self._begin_run, start, turn))
+        return self._iterate(partial(self._begin_run, start, turn))

@@ -86,7 +86,7 @@ class TorchLoader(Loader):
         return self._torch_delivery
 
     def _begin_run(self, start: Position | None = None, turn: slice | None = None) -> Run:
-        if not self._is_restored and self._num_steps == 0 and (missing := missing_position()) is not None:
+        if not (self._epochs.is_restored or self._epochs.num_steps) and (missing := missing_position()) is not None:
             raise ResumeError(missing, saved=None, current=None)
         return super()._begin_run(start, turn)
 
