@@ -48,12 +48,7 @@ _LaneRanges: TypeAlias = tuple[int, list[Range]]  # a lane, and positions in it
 
 
 class Shaping(NamedTuple):
-    """How the fixed-width fields of [B x L] records come as [B, L, ...]: for windows over rows.
-
-    Attributes:
-        length: L.
-        places: Field -> which of the L it comes at.
-    """
+    """How the fixed-width fields of [B x L] records come as [B, L, ...], for windows over rows: L, and whose places."""
 
     length: int
     places: Mapping[str, slice | list[int]]
@@ -84,10 +79,6 @@ class Made(NamedTuple):
 
 class Collator:
     """Makes batches of rows: of rows, draws, or groups, whose rows come one group behind the other.
-
-    Args:
-        unit: What the order counts; None for rows.
-        spec: Spec of the samples.
 
     Attributes:
         spec: What a batch holds of each unit; of a group, of each of its rows.
@@ -129,12 +120,7 @@ class Collator:
         return Made(arrays, assembled, None, True, assembled.num_samples), assembled.size_bytes
 
     def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
-        """Return the batches that were gathered as one, in the same memory.
-
-        Args:
-            made: All of them.
-            sizes: Units of each.
-        """
+        """Return the batches that were gathered as one, in the same memory; `sizes` are the units of each."""
         groups = cast("Int64 | None", made.arrays.get("group_offsets"))
         num_rows = sizes if groups is None else _num_rows(groups, sizes)
         batches = [Made(one.views(), one, None, True, one.num_samples) for one in made.assembled.cut(num_rows)]
@@ -144,13 +130,7 @@ class Collator:
         return batches
 
     def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:
-        """Return the batches that were gathered as one as they can leave so; None where they must be cut before.
-
-        Args:
-            made: All of them.
-            sizes: Units of each.
-            pool: Gives memory that can be copied from.
-        """
+        """Return the batches that were gathered as one as they can leave so; None where they must be cut before."""
         groups = cast("Int64 | None", made.arrays.get("group_offsets"))
         if groups is None:
             return side_by_side(made.assembled, sizes, pool)
@@ -279,16 +259,6 @@ class Batches:
         stages: Told of gathering, augmenting and copying.
         num_units: What the order counts, in an epoch.
 
-    Attributes:
-        config: As given.
-        pool: Memory for the batches.
-        shard: This rank.
-        global_batch_size: Samples a step over all ranks.
-        prefetch: Batches ahead of the step; 0 makes them in the calling thread when one is asked for.
-        resident: Records that stay on a device; None without any.
-        is_quick: Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.
-        may_begin_early: Whether batches may be made before their epoch has begun.
-
     Raises:
         ValueError: An argument contradicts the number of ranks.
         RuntimeError: The loader took another share before.
@@ -319,39 +289,50 @@ class Batches:
         unit_bytes = _unit_bytes(config, opened, collator, num_units)
         self._batch_size = size / shard.world_size
         batch_bytes = None if unit_bytes is None else self._batch_size * unit_bytes
-        prefetch = config.prefetch
-        self.prefetch = default_prefetch(batch_bytes, crosses=delivery.copies) if prefetch is None else prefetch
-        self._num_sets = len(opened.datasets)
+        # Batches ahead of the step; 0 makes them in the calling thread when one is asked for.
+        prefetch = (
+            default_prefetch(batch_bytes, crosses=delivery.copies) if config.prefetch is None else config.prefetch
+        )
+        self.prefetch, self._num_sets = prefetch, len(opened.datasets)
         self._source_field = None if opened.mixture is None else opened.mixture.source_field
-        self._form, self._once = _form_of(config, delivery, opened.spec.compact), _once(config, delivery)
-        is_augmented = config.augment is not None
-        # A function that the user may change between two epochs must not be asked before the second one begins.
+        is_augmented, is_cut = config.augment is not None, config.sequence_shard is not None
+        compact, self._pads = opened.spec.compact, config.remainder == "pad"
+        self._form = DeliveryForm(
+            is_augmented=is_augmented,
+            sequence_shard=config.sequence_shard,
+            is_expanded=config.deduplicated == "expand",
+            compact=compact,
+            # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
+            is_widened=bool(compact) and (not delivery.widens or is_augmented or is_cut),
+        )
+        needs_each = is_augmented or isinstance(config.unit, NGram | Pack)
+        self._once: Once = "where it pays" if delivery.expands and not needs_each else "never"
+        if config.deduplicated == "unique":
+            self._once = "always"
+        # Whether batches may be made before their epoch has begun. A function that the user may change between two
+        # epochs must not be asked before the second one begins.
         is_simple = not is_augmented and config.unit is None and opened.mixture is None
         self.may_begin_early = is_simple and not opened.is_tight and self.resident is None
+        # Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.
         self.is_quick = not (is_augmented or delivery.copies)
-        self._pads, is_cut = config.remainder == "pad", config.sequence_shard is not None
         self._changes = self._form.is_widened or self._pads or collator.adds is not None or is_augmented or is_cut
         # Batches leave as one where nothing is done to one by itself. In threads it pays for what copies alone: each
         # of the calls it takes gives the interpreter's lock up.
-        leaves_together = (delivery.copies or not self.prefetch) and not self._changes and self._source_field is None
+        leaves_together = (delivery.copies or not prefetch) and not self._changes and self._source_field is None
         self._prepare_together = delivery.prepare_together if leaves_together else None
-        self._together_bytes = TOGETHER_BYTES if self.prefetch else _NOW_TOGETHER_BYTES
-        if self.prefetch and self._prepare_together is not None and delivery.copies:
+        self._together_bytes = TOGETHER_BYTES if prefetch else _NOW_TOGETHER_BYTES
+        if prefetch and self._prepare_together is not None and delivery.copies:
             self._together_bytes = _CROSSING_BYTES
         self._batch_bytes: float = batch_bytes or self._together_bytes
-        self._num_together = 1  # the most so far
-        self._is_warming = self.prefetch > 0
+        self._num_together, self._is_warming = 1, prefetch > 0  # the most so far
 
     @property
     def max_together(self) -> int:
         """How many batches may be gathered in one go; more make the wait for one of them longer."""
-        if not (self.prefetch or self.is_quick):
-            return 1  # without threads the user's own function is not called, nor anything copied, unless asked for
-        if self.resident is not None and self._prepare_together is None:
-            return 1  # which of them lie on the device is found out for all of them as one
-        if self._num_sets > 1 and self._once != "never":
-            return 1  # what samples share is found data set by data set, not batch by batch
-        return max(1, min(_MAX_TOGETHER, int(self._together_bytes / max(1.0, self._batch_bytes))))
+        is_lone = not (self.prefetch or self.is_quick)  # nothing is called or copied unless asked for
+        is_lone |= self.resident is not None and self._prepare_together is None  # where they lie is found for all
+        is_lone |= self._num_sets > 1 and self._once != "never"  # what samples share is found data set by data set
+        return 1 if is_lone else max(1, min(_MAX_TOGETHER, int(self._together_bytes / max(1.0, self._batch_bytes))))
 
     # ------------------------------------------------------------------ gathering
 
@@ -403,14 +384,7 @@ class Batches:
         lanes: Sequence[Lane],
         by_lane: Sequence[_LaneRanges],
     ) -> tuple[list[Made] | Together, int]:
-        """Return the batches of steps, and how many bytes they have.
-
-        Args:
-            parts: Where their samples lie.
-            slices: Which samples each batch has.
-            lanes: All of them.
-            by_lane: The same samples as ranges of lanes, in the order of the parts.
-        """
+        """Return the batches of steps, whose samples lie in `parts`, and how many bytes they have."""
         collator, pool = self._collator, self.pool
         sizes = [sum([stop - start for _, start, stop, _ in pieces]) for pieces in slices]
         whose: Int64 | None = None
@@ -447,7 +421,7 @@ class Batches:
         """Return batches as they are handed over, and how many samples each has.
 
         Args:
-            made: What `gather` returned.
+            made: What `gather` returned, as `slices`.
             slices: Which samples each batch has.
             steps: Their steps, for errors.
             epoch: Decides, beside the seed and the place of a batch, the randomness of `augment`.
@@ -491,8 +465,7 @@ def _parts_of(lanes: Sequence[Lane], by_lane: Iterable[_LaneRanges], *, waits: b
     """Return where samples lie; None where that is not known without waiting."""
     found: list[Part] = []
     for lane, its_ranges in by_lane:
-        parts = lanes[lane].parts(its_ranges, waits=waits)
-        if parts is None:
+        if (parts := lanes[lane].parts(its_ranges, waits=waits)) is None:
             return None
         found += parts
     return found
@@ -505,9 +478,7 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[_LaneRanges]:
         for lane, start, stop, _ in pieces:
             if not found or found[-1][0] != lane:
                 found.append((lane, [(start, stop)]))
-                continue
-            its_ranges = found[-1][1]
-            if its_ranges[-1][1] == start:
+            elif (its_ranges := found[-1][1])[-1][1] == start:
                 its_ranges[-1] = its_ranges[-1][0], stop
             else:
                 its_ranges.append((start, stop))
@@ -520,27 +491,6 @@ def _wide(array: Any, compact: Compact) -> Any:
     if isinstance(array, Ragged):
         return Ragged(_wide(array.values, compact), array.offsets)
     return widen(array, compact)
-
-
-def _form_of(config: LoaderConfig, delivery: Delivery, compact: Mapping[str, Compact]) -> DeliveryForm:
-    """Return how batches leave."""
-    is_augmented, is_cut = config.augment is not None, config.sequence_shard is not None
-    return DeliveryForm(
-        is_augmented=is_augmented,
-        sequence_shard=config.sequence_shard,
-        is_expanded=config.deduplicated == "expand",
-        compact=compact,
-        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-        is_widened=bool(compact) and (not delivery.widens or is_augmented or is_cut),
-    )
-
-
-def _once(config: LoaderConfig, delivery: Delivery) -> Once:
-    """Return whether what samples share is gathered once for all of a batch."""
-    if config.deduplicated == "unique":
-        return "always"
-    needs_each = config.augment is not None or isinstance(config.unit, NGram | Pack)
-    return "where it pays" if delivery.expands and not needs_each else "never"
 
 
 def _unit_bytes(config: LoaderConfig, opened: OpenDatasets, collator: Collator, num_units: int) -> float | None:

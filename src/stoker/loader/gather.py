@@ -8,8 +8,8 @@ values   ┆ 7 7 ┆ 4 4 4 ┆ 9 ┆         of lists, beside their offsets
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from dataclasses import dataclass
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,18 +31,10 @@ Range: TypeAlias = tuple[int, int]
 
 
 class Part:
-    """Samples or rows of a batch that lie in one window: at ranges of its positions, or at places that were found.
+    """Some samples, or rows of what they share, `num` of them, that lie in one table of one window.
 
-    Native code finds the places of a single range while it gathers, unless somebody has asked for them before.
-
-    Args:
-        window: Where they lie.
-        ranges: Of its positions; these are not checked again.
-
-    Attributes:
-        window: As given.
-        table: Of the window: 0 has the samples themselves, the others what they share.
-        num: How many there are, b.
+    They are told by ranges of its positions, which are not checked again, or by places that were found. Native code
+    finds the places of a single range while it gathers, unless somebody has asked for them before.
     """
 
     __slots__ = ("_found", "_ranges", "num", "table", "window")
@@ -78,12 +70,12 @@ class Part:
 
     def _places(self) -> tuple[Int64, Int64]:
         if self._found is None:
-            self._found = slot, row = np.empty(self.num, np.int64), np.empty(self.num, np.int64)
+            self._found = np.empty(self.num, np.int64), np.empty(self.num, np.int64)
             if len(self._ranges) == 1:
-                self.window.order.locate_range(self._ranges[0][0], slot, row)
+                self.window.order.locate_range(self._ranges[0][0], *self._found)
             else:
                 positions = np.concatenate([np.arange(*one, dtype=np.int64) for one in self._ranges])
-                self.window.order.locate(positions, slot, row)
+                self.window.order.locate(positions, *self._found)
         return self._found
 
 
@@ -151,11 +143,7 @@ class Assembled(NamedTuple):
         return dict(zip(names, map(views.__getitem__, names), strict=True))
 
     def cut(self, sizes: Sequence[int]) -> list[Assembled]:
-        """Return the batches that lie in this one side by side, in the same memory.
-
-        Args:
-            sizes: Samples of each; together those of this one. Where something is shared, as `assemble` was told.
-        """
+        """Return the batches of so many samples that lie in this one side by side, in the same memory."""
         if len(sizes) == 1:
             return [self]
         batches, begin, records, lists = [], 0, self.records, self.ragged
@@ -189,11 +177,7 @@ class SharedRows:
     counts: Int64 | None = None
 
     def cut(self, sizes: Sequence[int]) -> list[SharedRows]:
-        """Return what the batches share that lie in this one side by side.
-
-        Args:
-            sizes: Samples of each.
-        """
+        """Return what the batches of so many samples share that lie in this one side by side."""
         assert self.counts is not None
         found, begin = [], 0
         for size, rows in zip(sizes, self.rows.cut(self.counts.tolist()), strict=True):
@@ -247,16 +231,16 @@ def assemble(
         return _assembled_once(spec, parts[0], pool, batches)
     tables = [list(parts), *(_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1))]
     if once != "never":
-        cut = _by_batch(parts, batches)
-        found = [[_distinct(part, some) for part, some in zip(table, cut, strict=True)] for table in tables[1:]]
-        num_different = sum(rows.num for table in found for rows, *_ in table)
+        found = [_distinct(table, batches) for table in tables[1:]]
+        num_different = sum(int(counts.sum()) for *_, counts in found)
         if once == "always" or num_different <= _MAX_DISTINCT * int(batches.sum()) * len(found):
-            shared = (
-                _gathered_once(its_spec, rows, cut, pool) for its_spec, rows in zip(spec.tables[1:], found, strict=True)
+            shared = tuple(
+                SharedRows(
+                    _assembled(table, [rows], pool), index if places is None else put(index, places, pool), counts
+                )
+                for table, (rows, index, counts) in zip(spec.tables[1:], found, strict=True)
             )
-            if places is not None:
-                shared = (replace(one, index=_placed(one.index, places)) for one in shared)
-            return _assembled(own, tables[:1], pool, places)._replace(shared=tuple(shared), names=spec.names)
+            return _assembled(own, tables[:1], pool, places)._replace(shared=shared, names=spec.names)
     return _assembled(spec, tables, pool, places)
 
 
@@ -281,17 +265,15 @@ def _take(
     records: Array | None = None,
     at: int = 0,
 ) -> dict[str, Ragged]:
-    """Gather rows of one table, and return their lists.
-
-    In one call, unless lists hold lists, or some of the fields are not asked for.
+    """Gather rows of one table, and return their lists; in one call, unless lists hold lists, or some are not wanted.
 
     Args:
         spec: The fields that are asked for.
         parts: Where the rows lie.
         pool: Gives the memory for lists.
         places: Where in the batch each goes, unless that is one after the other.
-        records: Gets their records, uint8, shape [B, ...]; None where these are not asked for.
-        at: Byte of each of its rows where a record goes.
+        records: Gets their records from byte `at` of each row on, uint8, shape [B, ...]; None where nobody wants them.
+        at: See `records`.
     """
     if not parts:
         return {entry.name: _no_lists(entry) for entry in spec.ragged}
@@ -346,32 +328,37 @@ def _no_lists(entry: Entry) -> Ragged:
     return values
 
 
-def _placed(values: Array, places: Int64) -> Array:
-    """Return an array in which value k stands at `places[k]`. Shape [B]."""
-    placed = np.empty_like(values)
-    placed[places] = values
-    return placed
+def put(values: Array, places: Int64, pool: BufferPool) -> Array:
+    """Return an array in which value k stands at `places[k]`, in memory of the pool."""
+    out = pool.array(values.shape, values.dtype)
+    out[places] = values
+    return out
 
 
 # ---------------------------------------------------------------------------------------------- what samples share
 
 
-def _distinct(part: Part, sizes: Int64) -> tuple[Part, Array, Int64]:
-    """Return the different rows of each batch, in the order in which they come first.
-
-    Args:
-        part: All rows, those of each batch behind those of the one before it: B of them.
-        sizes: Rows of each batch, shape [N].
+def _distinct(parts: Sequence[Part], sizes: Int64) -> tuple[list[Part], Array, Int64]:
+    """Return the different rows of each batch, in the order in which they come first, and so part by part.
 
     Returns:
         The rows, each once a batch.
         Which of its batch's each of all is, int32. Shape [B].
         How many each batch has. Shape [N].
     """
-    slot, row = np.empty((2, part.num), dtype=np.int64)
-    number, counts = np.empty(part.num, dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
-    num = find_distinct(part.slot, part.row, sizes, slot, row, number, counts)
-    return Part.at(part.window, slot[:num], row[:num], part.table), number, counts
+    none = np.empty(0, np.int64)
+    # The part is told by the slot's upper half: rows of two parts are never the same.
+    slots = np.concatenate([none, *(part.slot + (i << 32) for i, part in enumerate(parts))])
+    rows = parts[0].row if len(parts) == 1 else np.concatenate([none, *(part.row for part in parts)])
+    slot, row = np.empty((2, len(rows)), dtype=np.int64)
+    number, counts = np.empty(len(rows), dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
+    num = find_distinct(slots, rows, sizes, slot, row, number, counts)
+    borders = np.searchsorted(slot[:num] >> 32, np.arange(len(parts) + 1)).tolist()
+    found = [
+        Part.at(part.window, slot[begin:end] - (i << 32), row[begin:end], part.table)
+        for i, (part, (begin, end)) in enumerate(zip(parts, pairwise(borders), strict=True))
+    ]
+    return found, number, counts
 
 
 def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
@@ -387,18 +374,6 @@ def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
     return found
 
 
-def _by_batch(parts: Sequence[Part], sizes: Int64) -> list[Int64]:
-    """Return how many samples of each part are of each batch. Shapes [N]."""
-    borders = offsets_of(sizes)
-    cut, begin = [], 0
-    for part in parts:
-        end = begin + part.num
-        inside = np.clip(borders, begin, end)
-        cut.append(inside[1:] - inside[:-1])
-        begin = end
-    return cut
-
-
 def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> Assembled:
     """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
     own = part.window.layout.spec.tables[0]
@@ -406,30 +381,9 @@ def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> A
     records = pool.array((num, own.record_bytes))
     rows = Rows([(part.window, 0, part.slot, part.row)])
     rows.take_with_runs(records, own.record_offsets[run_name(spec.keys[0])], runs)
-    found, index, counts = _distinct(Part.at(part.window, part.slot, runs, 1), sizes)
-    once = _assembled(spec.tables[1], [[found]], pool)
+    found, index, counts = _distinct([Part.at(part.window, part.slot, runs, 1)], sizes)
+    once = _assembled(spec.tables[1], [found], pool)
     return Assembled(spec.unshared, num, records, {}, (SharedRows(once, index, counts),), spec.names)
-
-
-def _gathered_once(
-    spec: Spec, found: Sequence[tuple[Part, Array, Int64]], cut: Sequence[Int64], pool: BufferPool
-) -> SharedRows:
-    """Gather what samples share, of each batch each row once.
-
-    Args:
-        spec: Of what they share.
-        found: The different rows of each part; see `_distinct`.
-        cut: How many samples of each part are of each batch.
-        pool: Gives the memory.
-    """
-    index, counts = [np.empty(0, np.int32)], np.zeros(len(cut[0]) if cut else 1, dtype=np.int64)
-    for (_, own, own_counts), sizes in zip(found, cut, strict=True):
-        # A batch that a part before this one begins has rows already.
-        before = np.where(sizes > 0, counts, 0)
-        index.append(own + np.repeat(before, sizes).astype(np.int32) if before.any() else own)
-        counts += own_counts
-    rows = _assembled(spec, [[part for part, *_ in found]], pool)
-    return SharedRows(rows, index[1] if len(index) == 2 else np.concatenate(index), counts)
 
 
 def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool: BufferPool) -> Assembled:
@@ -509,7 +463,7 @@ def side_by_side(
     *,
     groups: tuple[Array, Sequence[int]] | None = None,
 ) -> Together | None:
-    """Return batches as one that can be copied whole; None where they must be cut before.
+    """Return batches as one that can be copied whole, from memory of the pool; None where they must be cut before.
 
     Args:
         assembled: The batches, gathered side by side.
@@ -540,16 +494,7 @@ def side_by_side(
 
 
 def _from_zero(fields: Sequence[Array], sizes: Sequence[int], out: Array) -> list[list[int]]:
-    """Write the offsets of fields through all batches as those of each batch.
-
-    Args:
-        fields: Offsets of each, of lists or of groups.
-        sizes: How many of these each batch has. [N].
-        out: Gets the offsets of all fields. Shape [F, B + N].
-
-    Returns:
-        How many values, or samples, of each field each batch has. [F][N].
-    """
+    """Write the offsets of fields through all batches as those of each, [F, B + N]; return their values, [F][N]."""
     # In one go for all batches: what works on thousands of numbers gives the interpreter's lock up, and wants it back.
     borders = offsets_of(np.array(sizes, dtype=np.int64))
     counts = np.diff(borders) + 1

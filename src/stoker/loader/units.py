@@ -12,7 +12,6 @@ from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._native import FoundLists, Rows, fill_places, pack_values
 from stoker.dataset.units.kinds import Grouped, NGram, Pack
@@ -22,7 +21,7 @@ from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.loader.batches import Collator, Made, Shaping, joined, placed, rows_of
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import LoaderConfig, Once
-from stoker.loader.gather import Part, Together, assemble, lists_between
+from stoker.loader.gather import Part, Together, assemble, lists_between, put
 from stoker.loader.window import Window
 from stoker.sampling.units import Packed, Segments
 
@@ -118,7 +117,7 @@ class _PackCollator(_FixedCollator):
         arrays: Arrays = {name: _packed(unit, self._samples[name], found, pool) for name in unit.packed}
         arrays |= {"segment_ids": ids, "positions": positions}
         if places is not None:
-            arrays = {name: _in_places(cast("Array", array), places, pool) for name, array in arrays.items()}
+            arrays = {name: put(cast("Array", array), places, pool) for name, array in arrays.items()}
         size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
         offsets, its_places = placed(joined([part.segments.offsets for part in found]), places)
         documents = [Part.at(part.window, part.slot, part.segments.row) for part in found]
@@ -174,9 +173,6 @@ def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
 def _sequences_of(arrays: Arrays) -> dict[str, Any]:
     """Return what attention over packed rows as one sequence of B * length tokens is told of them.
 
-    Args:
-        arrays: Of the batch: `segment_ids` has each token's segment; 0 is padding. Shape [B, length].
-
     Returns:
         `cu_seqlens`, int32: where each segment, and each row's padding, begins, and the end. `max_seqlen`, int: the
         most tokens between two of them.
@@ -218,7 +214,6 @@ class _PackedPart:
     """Packed rows of a batch that lie in one window.
 
     Attributes:
-        window: The window.
         segments: What the rows are made of.
         slot: Chunk of each segment, as its place in the window. Shape [S].
         lists: Those of their documents, by field: found together with those of others, which of these it is, and how
@@ -271,19 +266,10 @@ class _PackedPart:
 
 
 def _packed(unit: Pack, entry: Entry, parts: Sequence[_PackedPart], pool: BufferPool) -> Array:
-    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...].
-
-    Args:
-        unit: How they are packed.
-        entry: The field.
-        parts: The packed rows; all parts together are the batch.
-        pool: Gives the memory.
-
-    Raises:
-        FieldMismatchError: See `_PackedPart.num_tokens`.
-    """
+    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...]."""
     out = pool.array((sum(part.num_rows for part in parts), unit.length, *entry.shape), entry.dtype)
-    end, pad = (_one(entry, values[entry.name]) for values in (unit.end or unit.pad, unit.pad))
+    ends = (np.full(entry.shape, one[entry.name], entry.dtype) for one in (unit.end or unit.pad, unit.pad))
+    end, pad = (one.reshape(-1).view(np.uint8) for one in ends)
     row = 0
     for part in parts:
         segments, (lists, field, _) = part.segments, part.lists[entry.name]
@@ -293,15 +279,3 @@ def _packed(unit: Pack, entry: Entry, parts: Sequence[_PackedPart], pool: Buffer
         pack_values(segments.num, segments.offsets, unit.length, *values, end, pad, rows)
         row += part.num_rows
     return out
-
-
-def _one(entry: Entry, value: float) -> npt.NDArray[np.uint8]:
-    """Return the bytes of one value of a field."""
-    return np.full(entry.shape, value, entry.dtype).reshape(-1).view(np.uint8)
-
-
-def _in_places(array: Array, places: Int64, pool: BufferPool) -> Array:
-    """Return an array in whose place `places[k]` row k of another one stands, in memory of its own."""
-    placed = pool.array(array.shape, array.dtype)
-    placed[places] = array
-    return placed
