@@ -54,7 +54,7 @@ def test_seventy_epochs_take_no_more_memory_than_ten(way, tmp_path, monkeypatch)
     if way != "standing":
         monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
     if way == "read":  # none through the page cache, from which what is mapped cannot be dropped
-        monkeypatch.setattr(PageCacheTrial, "is_due", lambda _self, _gone: False)
+        monkeypatch.setattr(PageCacheTrial, "brings_back", lambda *_, **__: False)
     with Loader(
         dataset, batch_size=256, shuffle=True, window=7, cache=tmp_path / "cache", num_threads=2, cache_limit="1GB"
     ) as loader:

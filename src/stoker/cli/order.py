@@ -66,7 +66,7 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         labels = read_labels(catalogues, options.column)
         status.update("measuring …")
         size = options.batch_size * options.world_size
-        found = label_quality(known, orders, labels, batch_size=size, epoch=options.epoch, num_batches=options.batches)
+        found = label_quality(orders, labels, batch_size=size, epoch=options.epoch, num_batches=options.batches)
         num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
     unit = known.unit
     if options.json:

@@ -56,11 +56,7 @@ def _small_buffer(num_bytes: int) -> Array:
 
 
 class _Run(weakref.ref[Array]):
-    """A run that somebody looks at: tells when its last view is gone.
-
-    Attributes:
-        place: Where it lies; the block itself would be held by what it holds.
-    """
+    """A run that somebody looks at: tells when its last view is gone. The block would be held by what it holds."""
 
     __slots__ = ("place",)
 
@@ -68,17 +64,10 @@ class _Run(weakref.ref[Array]):
 
 
 class _Block:
-    """One piece of memory and the gaps in it, which never touch each other, in order.
-
-    Args:
-        memory: Of it.
-        is_shared: Whether many runs lie in it, or one alone.
-    """
+    """One piece of memory for many runs, or for one alone, and the gaps in it, in order, which never touch."""
 
     def __init__(self, memory: Array, *, is_shared: bool) -> None:
-        self.memory = memory
-        self.view = memory.data
-        self.is_shared = is_shared
+        self.memory, self.view, self.is_shared = memory, memory.data, is_shared
         self.is_needed = True  # since the last sweep
         self.touched_bytes = 0  # from its beginning on; all behind them is one gap
         self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
@@ -93,14 +82,9 @@ class _Block:
                 return begin
         return None
 
-    def touch(self, num_bytes: int) -> None:
-        """Touch so many bytes that no run has ever had."""
-        begin = self.touched_bytes
-        self.memory[begin : begin + num_bytes : PAGE_BYTES] = 0
-        self.touched_bytes = min(begin + num_bytes, self.memory.nbytes)
-
     def give_back(self, begin: int, end: int) -> None:
         """Make a run a gap, together with those that it touches."""
+        del self.runs[begin]
         i = bisect_left(self._gaps, (begin, end))
         if i < len(self._gaps) and self._gaps[i][0] == end:
             end = self._gaps.pop(i)[1]
@@ -180,7 +164,9 @@ class BufferPool:
             for block in shared:
                 room = block.memory.nbytes - block.touched_bytes
                 if room:
-                    block.touch(min(room, missing, _WARMED_BYTES))
+                    begin, num = block.touched_bytes, min(room, missing, _WARMED_BYTES)
+                    block.memory[begin : begin + num : PAGE_BYTES] = 0
+                    block.touched_bytes += num
                     return True
             self._add_block(self._block_bytes, is_shared=True)
             return True
@@ -197,11 +183,8 @@ class BufferPool:
         return None
 
     def _give_back(self, place: _Place) -> None:
-        number, begin, end = place
-        block = self._blocks.get(number)
-        if block is not None:  # or it was let go of
-            del block.runs[begin]
-            block.give_back(begin, end)
+        if (block := self._blocks.get(place[0])) is not None:  # or it was let go of
+            block.give_back(*place[1:])
 
     def _cut(self, size: int) -> _Place:
         shares = size <= self._block_bytes // 2

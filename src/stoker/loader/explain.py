@@ -138,12 +138,10 @@ class Explanation(Sequence[SourceRow]):
         """Return where rows lie side by side: [begin, end) of the samples."""
         if not len(self):
             return []
-        same = [self.file, self.row_group, self.chunk, self.is_padding]
         next_to = np.diff(self.chunk_row) == 1
-        for one in same:
+        for one in (self.file, self.row_group, self.chunk, self.is_padding):
             next_to &= one[1:] == one[:-1]
-        borders = [0, *(np.flatnonzero(~next_to) + 1).tolist(), len(self)]
-        return list(pairwise(borders))
+        return list(pairwise([0, *(np.flatnonzero(~next_to) + 1).tolist(), len(self)]))
 
     def __repr__(self) -> str:
         return (
@@ -182,7 +180,7 @@ def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankS
     Args:
         orders: Those of the data sets.
         steps: The epoch's steps, from its beginning.
-        step: Which step.
+        step: Which of them.
         epoch: Which epoch.
         shard: Rank and world size.
 
@@ -319,12 +317,7 @@ def _file_of(catalogue: Catalogue, url: str) -> int:
 
 
 def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
-    """Return chunk and row of the chunk of a row of a file.
-
-    Raises:
-        ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
-        SourceError: The footer cannot be read.
-    """
+    """Return chunk and row of the chunk of a row of a file; raises as `find_all` does."""
     file = _file_of(catalogue, url)
     url, sizes = catalogue.files[file].url, catalogue.footer(file).numbers.groups["num_rows"]
     if not 0 <= row_group < len(sizes):

@@ -76,12 +76,7 @@ class Filler:
         self._threads: list[threading.Thread] = []
 
     def request(self, chunks: Iterable[int], subject: Subject | None = None) -> None:
-        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup.
-
-        Args:
-            chunks: Their numbers.
-            subject: What building them is for, where that is shown.
-        """
+        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
         with self._lock:
             # Not looked for: one that is published between the look and what follows would be asked for again, behind
             # all others, and who waits for it would wait for these.
@@ -186,32 +181,23 @@ class Filler:
             asked.set_result(None) if error is None else asked.set_exception(error)
 
     def _claim(self) -> int | None:
-        """Return the chunk to build next."""
+        """Return the chunk to build next: in order, or, where no more may be built ahead, one that is waited for."""
         with self._lock:
             while not self._stopped.is_set():
-                chunk = self._next()
+                chunk, may_build = None, self._num_building < self.pool.size  # it was larger once
+                if may_build and not self._queue:
+                    self._is_hungry = False
+                    self._empty_since = self._empty_since or time.monotonic()
+                elif may_build:
+                    most = self._max_ahead()
+                    may_go_ahead = most is None or len(self._ahead) < most
+                    chunk = next((one for one in self._queue if may_go_ahead or one in self._awaited), None)
                 if chunk is not None:
+                    self._queue.remove(chunk)
                     self._num_building += 1
                     return chunk
                 self._to_begin.wait()
             return None
-
-    def _next(self) -> int | None:
-        """Take a chunk from the queue: in order, or, where no more may be built ahead, one that is waited for."""
-        if self._num_building >= self.pool.size:  # it was larger once
-            return None
-        if not self._queue:
-            self._is_hungry = False
-            if self._empty_since is None:
-                self._empty_since = time.monotonic()
-            return None
-        max_ahead = self._max_ahead()
-        if max_ahead is None or len(self._ahead) < max_ahead:
-            return self._queue.popleft()
-        chunk = next((chunk for chunk in self._queue if chunk in self._awaited), None)
-        if chunk is not None:
-            self._queue.remove(chunk)
-        return chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,13 +234,7 @@ OnProgress = Callable[[WarmProgress], object]
 
 
 def chunks_of_part(catalogue: Catalogue, part: int, num_parts: int) -> list[int]:
-    """Return the chunks of one of so many equal parts: whole units, dealt out in turn, for no part to be all late.
-
-    Args:
-        catalogue: Of the data set.
-        part: From 0 on.
-        num_parts: How many there are.
-    """
+    """Return the chunks of one of so many equal parts: whole units, dealt out in turn, for no part to be all late."""
     units = dict.fromkeys(tuple(catalogue.unit(i)) for i in range(len(catalogue)))
     return [i for number, unit in enumerate(units) if number % num_parts == part for i in unit]
 
@@ -283,7 +263,7 @@ def warm(
     Raises:
         StokerError: A chunk cannot be built. Chunks in the making are finished first.
     """
-    return _Warming(builder, pool, part, on_progress, stop_event or threading.Event()).run()
+    return _Warming(builder, part, on_progress, stop_event or threading.Event()).run(pool)
 
 
 class _Warming:
@@ -292,41 +272,40 @@ class _Warming:
     def __init__(
         self,
         builder: Builder,
-        pool: AdaptivePool,
         part: tuple[int, int] | None,
         on_progress: OnProgress | None,
         stop_event: threading.Event,
     ) -> None:
         self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
-        self._is_part, self._on_progress, self._stop_event = part is not None, on_progress, stop_event
-        self._mutex, self._making_room = threading.Lock(), threading.Lock()
-        self._at_work = threading.Condition()
+        self._on_progress, self._stop_event = on_progress, stop_event
+        self._mutex, self._making_room, self._at_work = threading.Lock(), threading.Lock(), threading.Condition()
         self._num_building = self._num_ended = 0
         chunks = range(len(self._catalogue)) if part is None else chunks_of_part(self._catalogue, *part)
         sizes = {i: builder.size_of(i) for i in chunks}
-        if (mirror := self._store.mirror) is not None:
-            mirrored = mirror.sizes()
-            for i, size in sizes.items():
-                in_mirror = mirrored.get(self._catalogue.key(i))
-                if in_mirror is None and size is not None:
-                    self._store.put_into_mirror(self._catalogue.key(i))
-                elif in_mirror is not None and self._is_part:
-                    sizes[i] = in_mirror
+        mirror = self._store.mirror
+        self._makes_room = mirror is not None and part is not None
+        mirrored = {} if mirror is None else mirror.sizes()
+        for i, size in sizes.items():
+            in_mirror = mirrored.get(self._catalogue.key(i)) if mirror is not None else None
+            if mirror is not None and in_mirror is None and size is not None:
+                self._store.put_into_mirror(self._catalogue.key(i))
+            elif in_mirror is not None and part is not None:
+                sizes[i] = in_mirror
         found = [size for size in sizes.values() if size is not None]
         self._missing = {i for i, size in sizes.items() if size is None}
         self._error: BaseException | None = None
+        self._progress = WarmProgress(num_chunks=len(sizes), num_done=len(found), num_found=len(found))
+        self._note(found_bytes=sum(found))
+
+    def run(self, pool: AdaptivePool) -> WarmProgress:
+        """Build what is missing, and return how far that got."""
+        wanted = sorted(self._missing)
         self._filler = Filler(
             is_there=lambda i: i not in self._missing,
             build=self._build,
             pool=pool,
             size_of=lambda i: int(self._catalogue.num_samples[i]),
         )
-        self._progress = WarmProgress(num_chunks=len(sizes), num_done=len(found), num_found=len(found))
-        self._note(found_bytes=sum(found))
-
-    def run(self) -> WarmProgress:
-        """Build what is missing, and return how far that got."""
-        wanted = sorted(self._missing)
         try:
             self._filler.request(wanted)
             with suppress(InterruptedError):  # stopped, for whatever reason
@@ -347,15 +326,13 @@ class _Warming:
                 is_built = self._build_or_make_room(i)
                 if is_built and self._builder.size_of(i) is not None:  # another process may have made it
                     self._count(i)
-        except CacheFullError as error:
+        except BaseException as error:  # belongs to whoever asked for the cache to be filled
             with self._mutex:
-                if self._progress.num_done == 0:  # not one chunk fits: nothing could be trained from it
+                # Where not one chunk fits, nothing could be trained from it.
+                if not (isinstance(error, CacheFullError) and self._progress.num_done):
                     self._error = self._error or error
                 elif not self._progress.is_full:
                     self._note(is_full=True)
-        except BaseException as error:  # belongs to whoever asked for the cache to be filled
-            with self._mutex:
-                self._error = self._error or error
         if self._stop_event.is_set() or self._error is not None or self._progress.is_full:
             self._filler.stop()
         return is_built
@@ -379,7 +356,7 @@ class _Warming:
                     self._at_work.notify_all()
         except CacheFullError:
             mirror = self._store.mirror
-            if mirror is None or not self._is_part:
+            if mirror is None or not self._makes_room:
                 raise
             with self._making_room:
                 while True:

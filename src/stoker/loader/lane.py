@@ -57,9 +57,6 @@ class Lane:
         on_open: Called with each window that was opened, before anybody has it.
         begins_at: Behind which share of a window's chunks to begin with having them built. All of them are waited for,
             so hosts that share a mirror may each begin elsewhere, and fetch what others have built by then.
-
-    Attributes:
-        order: As given.
     """
 
     def __init__(
@@ -94,11 +91,7 @@ class Lane:
 
         Their windows stay open for as long as the parts refer to them.
 
-        Blocks: until they are open.
-
-        Args:
-            ranges: Of positions.
-            waits: Whether to wait for windows; otherwise None is returned where one is not open.
+        Blocks: until they are open; unless it `waits`, it returns None where one is not.
 
         Raises:
             InterruptedError: The lane was closed.
@@ -122,11 +115,7 @@ class Lane:
         return [Part(self._window(key), pieces) for key, pieces in found]
 
     def pass_by(self, position: int) -> int:
-        """Let go of the windows that no step from this position on needs, but by asking again.
-
-        Returns:
-            The position from which on there may be more to let go of.
-        """
+        """Let go of the windows that no step from here on needs, and return from where on there may be more of them."""
         nexts: list[tuple[int, int]] = []  # of each data set, its own epoch and the window there that comes next
         looks_again = []
         with self._lock:
@@ -167,7 +156,6 @@ class Lane:
         self._windows.clear()
 
     def _window(self, key: _Key) -> Window:
-        """Return a window, which stays open for as long as it is referred to."""
         window = self._windows.get(key)
         if window is None or key not in self._used:
             with self._lock:

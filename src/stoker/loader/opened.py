@@ -78,9 +78,6 @@ class OpenDataset(CountedSet):
         spec: What a sample is.
         unit: What the order counts; None for rows. `open_datasets` sets the index.
         first: Number of its first chunk among those of all data sets.
-
-    Attributes:
-        windows: Opens windows of its chunks.
     """
 
     def __init__(self, builder: Builder, spec: Spec, unit: SamplingUnit | None, *, first: int) -> None:
@@ -206,15 +203,7 @@ class OpenDataset(CountedSet):
 
 
 class OpenDatasets(CountedSets):
-    """One or several data sets with one spec.
-
-    Args:
-        datasets: Closed with this.
-        spec: What a sample of any of them is.
-        unit: What the order counts; None for rows.
-        mixture: What the user wrote, where it is one.
-        temporary: Folder to remove at the end, where the cache is this loader's alone.
-    """
+    """One or several data sets with one spec; closed with this, as the folder of a cache of this loader's alone is."""
 
     datasets: tuple[OpenDataset, ...]
 

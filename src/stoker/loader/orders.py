@@ -111,11 +111,7 @@ class CountedSet:
         return describe(self.files, filter=chosen, draws=draws, num_samples=int(self.num_units.sum()))
 
     def segments(self, contents: Contents) -> Int64 | None:
-        """Return the number of the segment that each chunk came with to the epoch under way; None for one segment.
-
-        Args:
-            contents: The data set, as a position tells it.
-        """
+        """Return with which segment each chunk came to the epoch under way, as its position says; None for one."""
         if contents.segments is None:
             return None
         filled = self.num_samples > 0
@@ -202,21 +198,12 @@ class CountedSets:
 
 
 class Orders:
-    """Orders of one data set or of a mixture.
-
-    Args:
-        opened: The data sets.
-        shuffle: Whether epochs are permuted.
-        seed: Seed of the order.
-        window: Chunks that are mixed together; None for all.
-        lanes: How many lanes.
+    """Orders of one data set or of a mixture, of which so many chunks are mixed together; None for all.
 
     Raises:
         ValueError: As `MixtureOrder` says.
 
     Attributes:
-        opened: As given.
-        unit: What is counted; None for rows.
         names: Those of the data sets of a mixture; none where there is one data set.
         order: The order of all epochs.
     """
@@ -323,7 +310,7 @@ def needed_chunks(
 
     Args:
         orders: The orders of the data sets.
-        steps: The epoch's steps.
+        steps: The epoch's.
         which: Numbers of the steps.
         shards: The ranks.
         epoch: Which epoch.

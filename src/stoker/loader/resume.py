@@ -33,11 +33,7 @@ class Resume:
     takes_window: bool
 
     def load(self, state: object, allow: Collection[Allowed] = ()) -> Position:
-        """Return the position that a state stands for.
-
-        Args:
-            state: What `to_json` of a position returned.
-            allow: What may differ.
+        """Return the position that a state stands for, where nothing differs but what may.
 
         Raises:
             ResumeError: It belongs to another order; the message names all that differs.
@@ -53,11 +49,10 @@ class Resume:
         if self.takes_window:
             settings.pop("window", None)
         mixing = self._mixing_differences(saved, allowed)
-        names = _names(saved)
-        pairs = [(which, name, names.index(name)) for which, name in enumerate(_names(now)) if name in names]
-        is_same = saved.mixing == now.mixing and all(
-            self._is_same(which, saved.datasets[number]) for which, _, number in pairs
-        )
+        names, names_now = (("",) if one.mixing is None else one.mixing.names for one in (saved, now))
+        pairs = [(which, name, names.index(name)) for which, name in enumerate(names_now) if name in names]
+        known = (self._is_same(which, saved.datasets[number]) for which, _, number in pairs)
+        is_same = saved.mixing == now.mixing and all(known)
         if now.mixing is not None and not is_same and not settings and not mixing:
             leg = _leg(saved, now)
         datasets, others = [*now.datasets], list[str]()
@@ -109,9 +104,7 @@ class Resume:
             grows: Whether files may differ.
 
         Returns:
-            What it is, for the position to go on from.
-            Why that is no position of this order, in words.
-            Whether `allow={"files"}` would let it go on.
+            What it is; why that is no position of this order, in words; whether `allow={"files"}` would let it go on.
         """
         now, files = self.beginning.datasets[which], self.files[which]
         if before.fingerprint == now.fingerprint:
@@ -163,12 +156,7 @@ class Resume:
 
 
 def _leg(saved: Position, now: Position) -> Leg | None:
-    """Return where a mixture goes on that differs from the saved one, in its weights or its files.
-
-    Args:
-        saved: Where that one stands.
-        now: Where this one begins; with one lane.
-    """
+    """Return where a mixture goes on that differs from the saved one, in its weights or its files."""
     assert saved.mixing is not None
     assert now.mixing is not None
     if now.lanes > 1:  # refused, unless it is the same but for the folder that names are told below
@@ -219,10 +207,6 @@ def _file_differences(before: Contents, now: Contents, found: Comparison | None)
             "the state knows: it is another data set, or its files have other names below their common folder"
         ]
     return found.differences()
-
-
-def _names(position: Position) -> tuple[str, ...]:
-    return ("",) if position.mixing is None else position.mixing.names
 
 
 def _weights(mixing: Mixing) -> str:

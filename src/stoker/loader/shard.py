@@ -151,7 +151,7 @@ class Ranks:
         neither               the libraries of this process decide, then the launcher's variables, then it is alone
 
     Args:
-        rank: As given to a loader, as the next two.
+        rank: As given to a loader; so are `world_size` and `shard`.
         world_size: See `rank`.
         shard: See `rank`.
         serves_workers: Whether workers of a torch `DataLoader` may use it: copies of it, which take the share of the

@@ -75,11 +75,7 @@ _log = logging.getLogger("stoker")
 class WindowLayout:
     """What the chunks of a data set hold, and how native code is told of it.
 
-    Args:
-        spec: Of the samples.
-
     Attributes:
-        spec: As given.
         groups: Of each table, the samples' own first: its ragged fields, those together whose lists are found together.
         tables: The same tables, for native code.
         names: Of the arrays of a chunk, table by table. [A].
@@ -115,13 +111,7 @@ class WindowLayout:
 class Window(WindowChunks):
     """Samples of K chunks, which stay in memory until the window is closed and nobody gathers from it any more.
 
-    Args:
-        layout: What a chunk holds.
-        maps: The chunks. [K].
-        places: Where their arrays lie; see `WindowLayout.places`.
-
     Attributes:
-        layout: As given.
         expected_bytes: Of each table, what the lists of a row will probably take; see `expect`.
         order: Which samples stand at which positions; this and what follows is set by the lane that it is opened for.
         chunks: Chunk of each slot, in fixed order. Shape [K].
@@ -151,31 +141,18 @@ class Window(WindowChunks):
     def settle(self, goes_on: Callable[[], bool]) -> None:
         """Read the chunks into memory and enter their pages, so that nobody has to stop at them later.
 
-        Threads may gather meanwhile.
-
-        Args:
-            goes_on: Asked every few milliseconds; False ends it early.
+        Threads may gather meanwhile. `goes_on` is asked every few milliseconds; False ends it early.
         """
         while goes_on() and not self.enter(_ENTERED_BYTES):
             pass
 
 
 class WindowOpener:
-    """Opens the windows of a data set.
-
-    Args:
-        builder: Builds its chunks, into a store.
-        spec: What a sample is.
-        first: Number of its first chunk among those that a filler builds.
-
-    Attributes:
-        spec: As given.
-        expected_bytes: About how much all chunks take.
-    """
+    """Opens the windows of a data set, whose first chunk has the number `first` among those that a filler builds."""
 
     def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
         self._catalogue, self._store, self._key, self._first = builder.catalogue, builder.store, builder.key, first
-        self.spec, self.expected_bytes = spec, 0
+        self.spec, self.expected_bytes = spec, 0  # about how much all chunks take
         self._layout = WindowLayout(spec)
         self._memory = WindowMemory()
         self._trial = PageCacheTrial()
@@ -189,11 +166,7 @@ class WindowOpener:
         return self._store.is_refusing or (limit_bytes is not None and 2 * self.expected_bytes > limit_bytes)
 
     def stand(self, window: int | None) -> None:
-        """Map each chunk once from now on, if they are few or small enough, as far as records tell.
-
-        Args:
-            window: Chunks that lie in a window at most; None for all.
-        """
+        """Map each chunk once from now on, if they are few or small enough; `window` of them are mapped together."""
         # What stays mapped is looked at once, where chunks are to be looked at each time.
         if self._store.verify == "always" or self.is_tight or len(self._catalogue) > MAX_CHUNKS:
             return
@@ -216,13 +189,9 @@ class WindowOpener:
         return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
 
     def open(self, chunks: Int64, filler: Filler) -> Window:
-        """Return a window of chunks, in this order.
+        """Return a window of chunks, in this order, for which the filler has been or will be asked. Shape [K].
 
         Blocks: until all of them are there.
-
-        Args:
-            chunks: Their numbers. Shape [K].
-            filler: Has been or will be asked for them.
         """
         standing, layout, numbers = self._standing, self._layout, chunks.tolist()
         maps: list[ChunkMap | None] = [None] * len(numbers)
@@ -295,12 +264,7 @@ class WindowOpener:
             yield number
 
     def _in_memory(self, held: Mapping[int, Chunk], *, is_first: bool) -> list[ChunkMap]:
-        """Return open chunks in memory: mapped, or read past the page cache.
-
-        Args:
-            held: The chunks, by their numbers.
-            is_first: Whether they are the first of their window.
-        """
+        """Return open chunks in memory: mapped, or read past the page cache."""
         are_read = self._are_read(held)
         found = [None if reads else self._mapped(n, held[n]) for n, reads in zip(held, are_read, strict=True)]
         files = [(one.fd, one.header.size_bytes) for one, its in zip(held.values(), found, strict=True) if its is None]
@@ -342,12 +306,9 @@ class WindowOpener:
                     fcntl.fcntl(one.fd, fcntl.F_SETFL, _DIRECT)
         share = sum(missing) / max(1, sum(sizes))
         gone = [n for n, num_bytes, size in zip(held, missing, sizes, strict=True) if num_bytes > _FEW * size]
-        self._trial.see(held.keys(), gone)
-        if share < _FEW or not _DIRECT:
-            return [False] * len(held)
-        if (share < _SOME or self._trial.is_due(gone)) and self._fits(sum(sizes) // len(sizes)):
-            if share >= _SOME:
-                self._trial.bring_back(gone)
+        fits = share >= _FEW and self._fits(sum(sizes) // len(sizes))
+        is_mapped = self._trial.brings_back(held.keys(), gone, may=fits and share >= _SOME)
+        if is_mapped or share < _FEW or not _DIRECT or (fits and share < _SOME):
             return [False] * len(held)
         return [num_bytes > 0 for num_bytes in missing]
 
@@ -375,12 +336,6 @@ class StandingMaps:
     a data set of thousands of small chunks would spend more time on maps than on rows, one of large ones up to half of
     it. Each chunk is still looked at when its window opens: one that was replaced, touched or removed is mapped anew.
 
-    Args:
-        layout: What a chunk holds.
-        num_chunks: N.
-        max_bytes: What may stay mapped; None for all.
-        is_large: Whether it is more than does no harm, as far as records tell.
-
     Attributes:
         versions: Which file each chunk is; `NO_VERSION` where it is not mapped. Shape [N, 3].
         is_large: Whether it is more than does no harm: then what others push out of memory is not brought back.
@@ -396,11 +351,7 @@ class StandingMaps:
         self.versions = np.full((num_chunks, 3), NO_VERSION, dtype=np.int64)
 
     def get(self, chunks: Int64) -> tuple[list[ChunkMap | None], Int64]:
-        """Return the maps of chunks, and where their arrays lie; None for those that are not, or not any more.
-
-        Args:
-            chunks: Their numbers. Shape [K].
-        """
+        """Return the maps of chunks, and where their arrays lie; None for those that are not, or not any more."""
         changed = find_changed(self._names, self.versions, chunks)
         with self._lock:
             self.versions[chunks[changed]] = NO_VERSION
@@ -410,14 +361,7 @@ class StandingMaps:
             return maps, self._places[chunks]
 
     def keep(self, number: int, found: ChunkMap, chunk: Chunk, *, name: bytes) -> None:
-        """Keep the map of a chunk, unless it would be too much.
-
-        Args:
-            number: Its number.
-            found: The map.
-            chunk: The chunk.
-            name: Of its file, as the system wants it.
-        """
+        """Keep the map of a chunk, unless it would be too much; `name` is its file's, as the system wants it."""
         with self._lock:
             before = self._maps[number]
             num_bytes = self._num_bytes + found.num_bytes - (0 if before is None else before.num_bytes)
@@ -457,21 +401,17 @@ class PageCacheTrial:
         self._brought: set[int] = set()  # chunks that should be there: they were brought back
         self._stays = False
 
-    def see(self, chunks: Collection[int], gone: Collection[int]) -> None:
-        """Look at a window's chunks, of which some are not in the page cache."""
+    def brings_back(self, chunks: Collection[int], gone: Collection[int], may: bool) -> bool:
+        """Look at a window's chunks, some of which are gone, and return whether to bring it back, if one may."""
         self._num_gone.update(gone)
         if seen := self._brought.intersection(chunks):
             self._stays = seen.isdisjoint(gone)
             if not self._stays:
                 self._brought.clear()
-
-    def is_due(self, gone: Collection[int]) -> bool:
-        """Return whether to bring back a window of which these chunks are gone, if memory has room for all."""
         num_gone = min((self._num_gone[chunk] for chunk in gone), default=0)
-        return self._stays or (not self._brought and num_gone >= self._next)
-
-    def bring_back(self, gone: Collection[int]) -> None:
-        """Note that these chunks are brought back."""
+        if not may or not (self._stays or (not self._brought and num_gone >= self._next)):
+            return False
         if not self._stays:
             self._next *= 2
         self._brought.update(gone)
+        return True

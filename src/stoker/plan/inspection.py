@@ -146,7 +146,7 @@ def inspect(
         cache: A cache to look into; one that is not there yet is not made.
         num_threads: Threads that read footers.
         unit: What the order counts, if not rows: then the columns that decide it are read, too.
-        on_count: Told how far reading these is.
+        on_count: Told how far that is.
 
     Raises:
         ValueError: What the order counts is made by a transform, and the cache does not know it.
@@ -247,11 +247,10 @@ def _sample_bytes(spec: Spec, columns: tuple[ColumnAnswer, ...]) -> float | None
 
 def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
     """Return what the chunks take on disk: the header, whole pages of records, and the lists."""
-    counts = catalogue.num_samples
+    if not len(counts := catalogue.num_samples):
+        return 0
     records = -(-(counts * spec.unshared_bytes) // PAGE_BYTES) * PAGE_BYTES
     lists = counts.sum() * (sample_bytes - spec.unshared_bytes)
-    if not len(counts):
-        return 0
     # Whole pages, so that what differs between the headers of chunks seldom counts.
     about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
     header_bytes = prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header_bytes
@@ -265,7 +264,11 @@ def _overview(catalogue: Catalogue, num_threads: int) -> SourceOverview:
         SourceError: A footer cannot be read.
     """
     groups: list[npt.NDArray[np.int64]] = [np.empty((0, 2), np.int64)] * len(catalogue.files)
-    long = {field.name: _is_text(field.type) for field in catalogue.schema if _is_long(field.type)}
+    long = {
+        field.name: _is_text(field.type)
+        for field in catalogue.schema
+        if pa.types.is_nested(field.type) or _is_text(field.type)
+    }
     # Of each file and column, values and the rows that have them.
     sums = np.zeros((len(catalogue.files), len(long), 2))
 
@@ -312,15 +315,10 @@ def _num_values(footer: Footer, leaf: int, *, is_text: bool) -> npt.NDArray[np.f
     return np.where(chunks["unencoded_bytes"] >= 0, chunks["unencoded_bytes"], told)
 
 
-def _is_long(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(kind)) or _is_text(kind)
-
-
 def _is_text(kind: pa.DataType) -> bool:
     while pa.types.is_nested(kind) and kind.num_fields == 1:
         kind = kind.field(0).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    types = pa.types
-    kinds = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(check(kind) for check in (*kinds, types.is_binary, types.is_large_binary, types.is_binary_view))
+    names = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)

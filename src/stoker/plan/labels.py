@@ -17,7 +17,7 @@ from stoker.dataset.mixture import naming
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
-from stoker.loader.orders import CountedSets, Orders
+from stoker.loader.orders import Orders
 from stoker.sampling.quality import Quality, quality
 from stoker.sampling.units import Units
 
@@ -124,37 +124,29 @@ def _ranks(parts: Sequence[pa.DictionaryArray], column: str) -> npt.NDArray[np.f
 
 
 def label_quality(
-    known: CountedSets, orders: Orders, labels: Sequence[Labels], *, batch_size: int, epoch: int, num_batches: int
+    orders: Orders, labels: Sequence[Labels], *, batch_size: int, epoch: int, num_batches: int
 ) -> Quality:
-    """Return how well the order of a loader mixes these labels; see `stoker.sampling.quality.quality`.
+    """Return how well an order mixes the labels of each data set's rows; see `stoker.sampling.quality.quality`.
 
     Where the order counts units, each has the label of its first row.
-
-    Args:
-        known: The data sets.
-        orders: Their orders.
-        labels: Of each data set's rows.
-        batch_size: Samples of a global batch.
-        epoch: Which epoch.
-        num_batches: How many batches to look at, at most.
 
     Raises:
         ValueError: As `quality` says.
     """
+    order, datasets = orders.order, orders.opened.datasets
 
     @lru_cache(maxsize=2 * len(labels))
     def labels_in(which: int, own_epoch: int) -> Labels:
         units = orders.units_in(which, own_epoch)
         if units is None:
             return labels[which]
-        return _unit_labels(labels[which], units, num_samples=known.datasets[which].num_samples)
+        return _unit_labels(labels[which], units, num_samples=datasets[which].num_samples)
 
     def label_of(which: int, own_epoch: int, place: Int64) -> npt.NDArray[np.uint8]:
         codes: npt.NDArray[np.uint8] = labels_in(which, own_epoch).codes[place]
         return codes
 
-    order = orders.order
-    first_files = np.cumsum([0, *(len(one.catalogue.files) for one in known.datasets)]).tolist()
+    first_files = np.cumsum([0, *(len(one.catalogue.files) for one in datasets)]).tolist()
     return quality(
         order,
         batch_size=batch_size,
@@ -162,19 +154,13 @@ def label_quality(
         epoch=epoch,
         num_batches=num_batches,
         files=np.concatenate(
-            [one.catalogue.file_of_chunk + first for one, first in zip(known.datasets, first_files, strict=False)]
+            [one.catalogue.file_of_chunk + first for one, first in zip(datasets, first_files, strict=False)]
         ),
     )
 
 
 def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
-    """Return the class of every unit of an epoch: that of its first row.
-
-    Args:
-        labels: Of the rows.
-        units: What the order counts, in one epoch.
-        num_samples: Rows of each chunk. Shape [K].
-    """
+    """Return the class of every unit of an epoch: that of its first row. Rows of each chunk have the shape [K]."""
     codes, starts = [np.empty(0, np.uint8)], offsets_of(num_samples)
     for chunk, num in enumerate(units.num_units.tolist()):
         if num:

@@ -105,8 +105,7 @@ class SharingFound:
 
         A run counts once for all its rows that meet in a batch, which are few where the window has many runs.
         """
-        rows = []
-        num_rows = min(BATCH_SIZE, self.window_rows)
+        rows, num_rows = [], min(BATCH_SIZE, self.window_rows)
         for one in self.keys:
             num_runs = max(self.window_rows / one.run_rows, 1.0)
             share_missed = math.exp(num_rows * math.log1p(-1 / num_runs)) if num_runs > 1 else 0.0
@@ -126,20 +125,19 @@ def find_sharing(catalogue: Catalogue) -> SharingFound:
         StokerError: A fragment cannot be read, transformed, or become tensors.
     """
     spec, parts, nums = _look_at(catalogue)
-    num_rows = sum(nums)
-    begins, means = {}, {}
+    num_rows, begins, sizes = sum(nums), dict[str, Bools](), dict[str, float]()
     for entry in spec:
         found = [arrays[entry.name] for arrays in parts]
         pairs = zip(found, nums, strict=True)
         begins[entry.name] = np.concatenate([find_begins([field], num_rows=num) for field, num in pairs])
         num_bytes = sum(_num_offsets(field) * 8 + len(_values(field)) * entry.value_bytes for field in found)
-        means[entry.name] = num_bytes / max(num_rows, 1)
+        sizes[entry.name] = num_bytes / max(num_rows, 1)
     filled = catalogue.num_samples[catalogue.num_samples > 0]
     window = window_chunks(None, catalogue.num_samples, spec.plain_bytes)
     return SharingFound(
-        keys=tuple(_choose(spec, begins, means, num_rows)),
+        keys=tuple(_choose(spec, begins, sizes, num_rows)),
         num_rows=num_rows,
-        row_bytes=sum(means.values()),
+        row_bytes=sum(sizes.values()),
         window_rows=int(filled[:window].sum()),
     )
 
@@ -156,30 +154,22 @@ def _num_offsets(field: Array | Ragged) -> int:
 
 def _choose(spec: Spec, begins: Mapping[str, Bools], sizes: Mapping[str, float], num_rows: int) -> list[ShareableKey]:
     """Return keys and what hangs on each, the one that saves most first, as long as one saves enough."""
-    left = list(spec.names)
-    found: list[ShareableKey] = []
+    left, found = list(spec.names), list[ShareableKey]()
     while left and num_rows:
         hanging = {key: [name for name in left if not (begins[name] & ~begins[key]).any()] for key in left}
-        savings = {
-            key: sum(sizes[name] for name in names) * (1 - float(begins[key].sum()) / num_rows) - _RUN_BYTES
-            for key, names in hanging.items()
-        }
+        row_bytes = {key: sum(sizes[name] for name in names) for key, names in hanging.items()}
+        num_runs = {key: float(begins[key].sum()) for key in left}
+        savings = {key: row_bytes[key] * (1 - num_runs[key] / num_rows) - _RUN_BYTES for key in left}
         # Fields that change at the same rows save the same: the one that looks like a key is taken.
         key = max(left, key=lambda name: (round(savings[name], 6), _looks_like_a_key(spec[name]), -left.index(name)))
         if savings[key] < _MIN_SHARED * sum(sizes.values()):
             break
-        shared = hanging[key]
-        fields = tuple(name for name in shared if name != key)
+        fields = tuple(name for name in hanging[key] if name != key)
+        patterns, run_rows = _patterns(fields, spec.names, key), num_rows / num_runs[key]
         found.append(
-            ShareableKey(
-                key=key,
-                fields=fields,
-                patterns=_patterns(fields, spec.names, key),
-                run_rows=num_rows / float(begins[key].sum()),
-                row_bytes=sum(sizes[name] for name in shared),
-            )
+            ShareableKey(key=key, fields=fields, patterns=patterns, run_rows=run_rows, row_bytes=row_bytes[key])
         )
-        left = [name for name in left if name not in shared]
+        left = [name for name in left if name not in hanging[key]]
     return found
 
 

@@ -37,7 +37,7 @@ def nothing_stands(monkeypatch):
 
 @pytest.fixture
 def nothing_is_tried(monkeypatch):
-    monkeypatch.setattr(stoker.loader.window.PageCacheTrial, "is_due", lambda _self, _gone: False)
+    monkeypatch.setattr(stoker.loader.window.PageCacheTrial, "brings_back", lambda *_, **__: False)
 
 
 @pytest.fixture

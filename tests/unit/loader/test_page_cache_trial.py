@@ -24,10 +24,8 @@ class PageCache:
         for begin in range(0, len(order), WINDOW):
             chunks = order[begin : begin + WINDOW]
             gone = [chunk for chunk in chunks if chunk not in self.there]
-            self.trial.see(chunks, gone)
             num_gone += bool(gone)
-            if gone and self.trial.is_due(gone):
-                self.trial.bring_back(gone)
+            if self.trial.brings_back(chunks, gone, may=bool(gone)):
                 num_back += 1
                 self.there.update(gone)
         if not self.stays:

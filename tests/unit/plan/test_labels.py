@@ -83,6 +83,6 @@ def test_a_window_too_small_for_sorted_data_shows(tmp_path, window, is_mixed):
     dataset = dataset_of(tmp_path, pa.array(np.arange(20_000) // 1000), chunk_size="4kB")
     known = open_known(dataset, cache=None)
     orders = plan_orders(known, shuffle=True, seed=1, window=window)
-    found = label_quality(known, orders, [read_labels(dataset, "x")], batch_size=200, epoch=0, num_batches=100)
+    found = label_quality(orders, [read_labels(dataset, "x")], batch_size=200, epoch=0, num_batches=100)
     assert (found.chi_square < 1.3) == is_mixed
     assert (found.num_files > 1.9) == is_mixed

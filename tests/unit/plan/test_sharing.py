@@ -48,14 +48,14 @@ def test_the_key_and_what_hangs_on_it_are_found(tmp_path):
 
 
 def test_what_is_found_is_what_sharing_saves(tmp_path):
-    make_data(tmp_path / "data", num_rows=60_000)
+    make_data(tmp_path / "data", num_rows=24_000)
     paths = str(tmp_path / "data")
     found = find_sharing(stoker.Dataset(paths).open())
     share = {key.key: key.patterns for key in found.keys}
     sizes = []
     for name, dataset in (("a", stoker.Dataset(paths)), ("b", stoker.Dataset(paths, deduplicate=share))):
         with stoker.Loader(dataset, batch_size=4096, cache=tmp_path / name) as loader:
-            assert sum(len(batch["label"]) for batch in loader) == 60_000
+            assert sum(len(batch["label"]) for batch in loader) == 24_000
         sizes.append(sum(path.stat().st_size for path in (tmp_path / name).glob("chunks/*")))
     assert sizes[0] / sizes[1] == pytest.approx(found.row_bytes / found.kept_bytes, rel=0.1)
 
