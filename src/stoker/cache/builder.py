@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from typing import NamedTuple, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +31,15 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.metrics.stages import NO_STAGES, Stages
-from stoker.parquet.decode import one_by_one
 from stoker.storage.failures import is_of_surroundings
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
+
+_Fields: TypeAlias = tuple[Packable, Spec]
+"""What a fragment became, and the spec that it fits."""
+_Made: TypeAlias = _Fields | StokerError
+"""The same, or why it became nothing, where others may stand in for it."""
 
 
 class Builder:
@@ -48,8 +52,8 @@ class Builder:
     Args:
         store: Where chunks go. It is told that the data set is in use.
         on_stage: Told of each piece of work.
-        num_computing: Threads that may decode, transform and convert at a time, None for any number. With more threads
-            than that, one chunk is fetched, and another one published, while the next one is decoded:
+        num_computing: Threads that may decode, transform and convert at a time. With more threads than that, one chunk
+            is fetched, and another one published, while the next one is decoded:
 
                 thread 1  |··decode··|publish|~~fetch~~|  wait  |··decode··|
                 thread 2  |~~fetch~~|··decode··|publish|~~fetch~~|
@@ -62,7 +66,7 @@ class Builder:
         substitutes: Whether a chunk that cannot be made of its rows is made of others', see `substitute.py`.
 
     Attributes:
-        permits: To compute; None where any number of threads may.
+        permits: To compute.
 
     Raises:
         ValueError: The transform cannot be sent to a process.
@@ -74,7 +78,7 @@ class Builder:
         store: Store,
         *,
         on_stage: Stages = NO_STAGES,
-        num_computing: int | None = None,
+        num_computing: int = 1,
         num_processes: int | None = None,
         substitutes: bool = False,
     ) -> None:
@@ -91,8 +95,8 @@ class Builder:
         if transform is not None and num_processes is not None:
             self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
-        self.permits = None if num_computing is None else Permits(num_computing)
-        self._helpers = None if self.permits is None else Helpers(self.permits)
+        self.permits = Permits(num_computing)
+        self._helpers = Helpers(self.permits)
         self._substitutes, self._may_substitute = Substitutes(catalogue, store), substitutes
         store.register(
             catalogue.fingerprint,
@@ -163,13 +167,18 @@ class Builder:
                 with self.store.open(self.key(i)) as chunk:
                     return chunk.header.spec
             except (KeyError, ChunkCorruptError):
-                if not self._build(i, None):
+                if not self.build(i, is_first=True):
                     wait(_POLL_S)
 
     # ------------------------------------------------------------------ chunks
 
     def build(
-        self, i: int, *, must_be_kept: bool = False, on_published: Callable[[int], object] = lambda _: None
+        self,
+        i: int,
+        *,
+        must_be_kept: bool = False,
+        on_published: Callable[[int], object] = lambda _: None,
+        is_first: bool = False,
     ) -> bool:
         """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
 
@@ -179,6 +188,7 @@ class Builder:
             i: Number of a fragment.
             must_be_kept: Whether it is not wanted where the cache cannot keep it.
             on_published: Told of each chunk when it is there; by helpers, too.
+            is_first: Whether it decides what a sample is.
 
         Raises:
             SourceError: The rows cannot be read; SourceChangedError where they are not those that were listed.
@@ -187,29 +197,13 @@ class Builder:
             FieldError: A value cannot become what its field asks for.
             CacheError: The chunk cannot be published; CacheFullError where there is no room.
         """
-        return self._build(i, self.find_spec(), must_be_kept=must_be_kept, on_published=on_published)
-
-    def close(self) -> None:
-        """End the threads that help and the processes of the transform; threads that build are the caller's."""
-        if self._processes is not None:
-            self._processes.close()
-        if self._helpers is not None:
-            self._helpers.close()
-
-    def _build(
-        self,
-        i: int,
-        spec: Spec | None,
-        *,
-        must_be_kept: bool = False,
-        on_published: Callable[[int], object] = lambda _: None,
-    ) -> bool:
+        spec = None if is_first else self.find_spec()
         keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
         lock = self.store.try_lock(next(iter(keys.values())))
         if lock is None:
             return self.has(i)
 
-        def publish(j: int, made: _Fields | StokerError) -> bool:
+        def publish(j: int, made: _Made) -> bool:
             """Publish chunk j; False where it cannot be kept, and only came along."""
             try:
                 self._publish_or_replace(j, made, spec, must_be_kept=must_be_kept or j != i)
@@ -240,9 +234,13 @@ class Builder:
                         break  # nothing that is still to come could stay
         return True
 
-    def _made(
-        self, i: int, missing: Collection[int], spec: Spec | None
-    ) -> Generator[tuple[int, _Fields | StokerError]]:
+    def close(self) -> None:
+        """End the threads that help and the processes of the transform; threads that build are the caller's."""
+        if self._processes is not None:
+            self._processes.close()
+        self._helpers.close()
+
+    def _made(self, i: int, missing: Collection[int], spec: Spec | None) -> Generator[tuple[int, _Made]]:
         """Yield the fields of each missing fragment of a unit, or why it gives none where others may stand in for it.
 
         Holds a permit to compute while it makes them, and not while bytes come over a network or while
@@ -252,8 +250,8 @@ class Builder:
         if spec is not None:
             for j in sorted(j for j in missing if catalogue.num_samples[j] == 0):
                 left.discard(j)
-                yield j, _Fields(empty_arrays(spec), spec)
-        made: _Fields | StokerError
+                yield j, (empty_arrays(spec), spec)
+        made: _Made
         with closing(self._read(i, left, permit)) as tables:
             while left:
                 with permit:
@@ -271,7 +269,7 @@ class Builder:
                         continue  # perhaps without samples: chunk i says what a sample is
                     try:
                         made = self._convert(j, table, spec)
-                        spec = spec or made.spec
+                        spec = made[1]
                     except StokerError as error:
                         self._check_replaceable(error)
                         made = error
@@ -289,7 +287,7 @@ class Builder:
             on_stage=self._on_stage,
             on_fetched=permit.take,
             coded=self._coded,
-            share_out=one_by_one if self._helpers is None else self._helpers.share_out,
+            share_out=self._helpers.share_out,
         )
         # Closing the generator frees what it has read ahead.
         reading = closing(cast("Generator[tuple[int, pa.Table]]", rows))
@@ -317,7 +315,7 @@ class Builder:
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = plan_spec(columns.schema, self._dataset.fields, self._dataset.deduplicate)
-        return _Fields(arrays, spec)
+        return arrays, spec
 
     def _transformed(self, table: pa.Table, where: str) -> pa.Table:
         if self._dataset.transform is None:
@@ -346,9 +344,7 @@ class Builder:
                 is_of_rows=not is_of_surroundings(error),
             ) from error
 
-    def _publish_or_replace(
-        self, j: int, made: _Fields | StokerError, spec: Spec | None, *, must_be_kept: bool
-    ) -> None:
+    def _publish_or_replace(self, j: int, made: _Made, spec: Spec | None, *, must_be_kept: bool) -> None:
         try:
             if isinstance(made, StokerError):
                 raise made
@@ -406,7 +402,9 @@ class Builder:
             prepare_chunk(arrays, spec, num_samples=int(self.catalogue.num_samples[i]))
             return table, spec
 
-    def _publish(self, j: int, key: str, made: _Fields, *, must_be_kept: bool, donor: int | None = None) -> None:
+    def _publish(
+        self, j: int, key: str, made: tuple[Packable, Spec], *, must_be_kept: bool, donor: int | None = None
+    ) -> None:
         fragment = self.catalogue.fragments[j]
         about = {
             "url": without_secrets(fragment.url),
@@ -419,8 +417,7 @@ class Builder:
             try:
                 size_bytes = self.store.publish(
                     key,
-                    made.arrays,
-                    made.spec,
+                    *made,
                     num_samples=int(self.catalogue.num_samples[j]),
                     about=about,
                     must_be_kept=must_be_kept,
@@ -432,13 +429,6 @@ class Builder:
                     fragment=str(fragment),
                 ) from None
         self._on_stage("publish", start_ns, time.perf_counter_ns(), size_bytes)
-
-
-class _Fields(NamedTuple):
-    """What a fragment became, and the spec that it fits."""
-
-    arrays: Packable
-    spec: Spec
 
 
 @contextmanager

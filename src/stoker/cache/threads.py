@@ -8,13 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 from stoker.storage.each import Each
-
-_T = TypeVar("_T")
 
 # Chunks by which the work of a pool of one size is judged, for each of its threads: behind as many that only came in
 # the rhythm of the last size.
@@ -80,13 +76,9 @@ class Permits:
 
 
 class Permit:
-    """A permit to compute: taken once, however often it is asked for, and given back when the with block ends.
+    """A permit to compute: taken once, however often it is asked for, and given back when the with block ends."""
 
-    Args:
-        permits: All of them; None where there are enough.
-    """
-
-    def __init__(self, permits: Permits | None) -> None:
+    def __init__(self, permits: Permits) -> None:
         self._permits = permits
         self._since_s: float | None = None
 
@@ -95,7 +87,7 @@ class Permit:
 
         Blocks: until one is free.
         """
-        if self._permits is not None and self._since_s is None:
+        if self._since_s is None:
             self._since_s = self._permits.acquire()
 
     def __enter__(self) -> None:
@@ -103,7 +95,7 @@ class Permit:
 
     def __exit__(self, *_: object) -> None:
         since_s, self._since_s = self._since_s, None
-        if self._permits is not None and since_s is not None:
+        if since_s is not None:
             self._permits.release(since_s)
 
 
@@ -216,6 +208,7 @@ class Helpers:
         # Each that builds may have some that publish, and there may be a helper for each permit.
         num = (1 + _AT_ONCE) * permits.num + _AT_ONCE
         self._executor = ThreadPoolExecutor(num, thread_name_prefix="stoker-build-help")
+        self.begin = self._executor.submit
 
     def share_out(self, num: int, work: Callable[[int], None]) -> None:
         """Call `work` with every number below `num`, here and in helpers; the error of one call is raised.
@@ -225,14 +218,12 @@ class Helpers:
         each = Each(num, work)
 
         def help_out(since_s: float) -> None:
-            try:
-                each.run()
-            finally:
-                self._permits.release(since_s)
+            each.run()
+            self._permits.release(since_s)
 
         helping: list[tuple[Future[None], float]] = []
         while len(helping) < num - 1 and (since_s := self._permits.try_acquire()) is not None:
-            helping.append((self.begin(partial(help_out, since_s)), since_s))
+            helping.append((self.begin(help_out, since_s), since_s))
         each.run()
         for helper, since_s in helping:
             if helper.cancel():  # all was done before it came to it
@@ -245,10 +236,6 @@ class Helpers:
     def are_idle(self) -> bool:
         """Whether somebody who holds no permit just now finds one, and leaves another one free, or has them all."""
         return self._permits.num_free >= min(2, self._permits.num)
-
-    def begin(self, work: Callable[[], _T]) -> Future[_T]:
-        """Begin some work beside this thread, and return what will come of it."""
-        return self._executor.submit(work)
 
     def close(self) -> None:
         """End the threads. Harmless when called again.

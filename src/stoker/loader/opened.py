@@ -97,9 +97,9 @@ class OpenDataset(CountedSet):
         Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
         have to leave the cache again, none is built long before it is used.
         """
-        catalogue, permits = self.catalogue, self.builder.permits
+        catalogue = self.catalogue
         num = catalogue.num_builders or num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
-        if not (catalogue.num_builders or catalogue.is_remote or permits is None):  # bound by work
+        if not (catalogue.num_builders or catalogue.is_remote):  # bound by work
             work_bytes = self._work_bytes()
             if num_threads >= num_cores() and work_bytes < _PUBLISHED_BYTES:
                 num = num_threads
@@ -265,7 +265,7 @@ def pool_of(datasets: Sequence[OpenDataset], num_threads: int) -> AdaptivePool:
     """Return the threads that should build these, for `num_threads` cores: more while more fetches are worth it."""
     nums = [one.num_builders(num_threads) for one in datasets]
     is_tight = any(one.windows.is_tight for one in datasets)  # one holds up all
-    permits = [one.builder.permits for one in datasets if one.builder.permits is not None]
+    permits = [one.builder.permits for one in datasets]
     most = max(most for _, most in nums)
     return AdaptivePool(max(num for num, _ in nums), most=most, permits=[] if is_tight else permits)
 
