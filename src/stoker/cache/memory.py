@@ -66,8 +66,9 @@ class MemoryChunks:
             if self._names is not None:
                 if not self._mine:
                     for path in _SHM.glob(f"{self._family}*"):  # what killed processes left leads nowhere
-                        if not path.exists():
-                            path.unlink(missing_ok=True)
+                        with contextlib.suppress(OSError):  # another user may have made it
+                            if not path.exists():
+                                path.unlink()
                 with contextlib.suppress(OSError):
                     self._link(key).unlink(missing_ok=True)
                     self._link(key).symlink_to(_place(fd))
