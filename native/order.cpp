@@ -78,17 +78,33 @@ int64_t find_mixed(const int64_t* cumulated, int64_t num_rows, int64_t place, ui
 
 }  // namespace
 
+void WindowOrder::place(std::span<const int64_t> position, std::span<int64_t> out) const {
+  const int64_t size = (stop - start) / static_cast<int64_t>(keys.size());
+  for (size_t begin = 0, end; begin < position.size(); begin = end) {
+    const int64_t part = keys.size() > 1 ? (position[begin] - start) / size : 0, first = start + part * size;
+    const auto is_beyond = [&](int64_t one) { return one < first || one >= first + size; };
+    end = keys.size() == 1 ? position.size()
+                           : static_cast<size_t>(std::find_if(position.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                              position.end(), is_beyond) -
+                                                 position.begin());
+    const auto here = position.subspan(begin, end - begin);
+    const auto places = out.subspan(begin, end - begin);
+    if (shuffles) permute(here, first, static_cast<uint64_t>(size), keys[static_cast<size_t>(part)], places);
+    else
+      std::copy(here.begin(), here.end(), places.begin());
+    if (part)
+      for (int64_t& one : places) one -= part * size;
+  }
+}
+
 void WindowOrder::locate(std::span<const int64_t> position, std::span<int64_t> slot, std::span<int64_t> row) const {
-  if (shuffles) permute(position, start, static_cast<uint64_t>(stop - start), key, row);
-  else
-    std::copy(position.begin(), position.end(), row.begin());
+  place(position, row);
   find(*this, slot, row);
 }
 
 void WindowOrder::locate_range(int64_t first, std::span<int64_t> slot, std::span<int64_t> row) const {
-  const std::span<int64_t> positions = shuffles ? slot : row;  // where their slots will be
-  std::iota(positions.begin(), positions.end(), first);
-  if (shuffles) permute(slot, start, static_cast<uint64_t>(stop - start), key, row);
+  std::iota(slot.begin(), slot.end(), first);  // where their slots will be
+  place(slot, row);
   find(*this, slot, row);
 }
 

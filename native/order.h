@@ -13,8 +13,8 @@ namespace stoker {
 //                  ╲ permuted by the window's key ╱
 //   places      slot 0 ──── │ slot 1 ── │ slot 2 ─────     the window's chunks side by side
 struct WindowOrder {
-  int64_t start, stop;  // positions of the window
-  uint64_t key;         // of its permutation
+  int64_t start, stop;             // positions of the window
+  std::span<const uint64_t> keys;  // of its permutation; of several, each permutes an equal part, all in the same places
   bool shuffles;
   std::span<const int64_t> slot_starts;  // place at which each slot of the epoch begins, increasing
   std::span<const int64_t> shifts;       // what to add to a place to get its row, for each slot of the window
@@ -27,6 +27,10 @@ struct WindowOrder {
 
   // Writes the same for consecutive positions from `first` on.
   void locate_range(int64_t first, std::span<int64_t> slot, std::span<int64_t> row) const;
+
+ private:
+  // Writes the place of each position, in the order of its part.
+  void place(std::span<const int64_t> position, std::span<int64_t> out) const;
 };
 
 // Which row each draw of an epoch takes where samples are drawn by weight: systematic resampling in exact integers.

@@ -161,7 +161,7 @@ class DeviceGather:
         start, stop = int(order.window_starts[window]), int(order.window_starts[window + 1])
         slots, chunks = order._slots(window), order.window_chunks(window)
         bits = (stop - start - 1).bit_length()
-        keys = np.array([_draw(order._key(f"window:{window}"), n) for n in range(8)], dtype=np.uint64)
+        keys = np.array([_draw(order._key(f"window:{window}", order.epoch), n) for n in range(8)], dtype=np.uint64)
         arrays = (keys, order._slot_starts[slots], order._row_shifts[slots], self._bases[chunks])
         there = [torch.from_numpy(array.view(np.int64).copy()).to("cuda") for array in arrays]
         return start, stop, bits // 2, bits - bits // 2, len(chunks), there

@@ -41,13 +41,13 @@ void bind_order(nb::module_& module) {
 
   nb::class_<BoundWindowOrder>(module, "WindowOrder",
                                "Which slot and row stand at the positions [start, stop) of a shuffle window.")
-      .def("__init__", [](BoundWindowOrder* self, int64_t start, int64_t stop, uint64_t key, bool shuffle,
-                          Input& slot_starts, Input& shifts, Array<const int32_t>& bucket_slots, int bucket_bits,
-                          int64_t first_slot) {
+      .def("__init__", [](BoundWindowOrder* self, int64_t start, int64_t stop, Array<const uint64_t>& keys,
+                          bool shuffle, Input& slot_starts, Input& shifts, Array<const int32_t>& bucket_slots,
+                          int bucket_bits, int64_t first_slot) {
              new (self) BoundWindowOrder{
-                 {start, stop, key, shuffle, slot_starts, shifts, bucket_slots, bucket_bits, first_slot},
-                 std::move(slot_starts), std::move(shifts), std::move(bucket_slots)};
-           }, nb::kw_only(), "start"_a, "stop"_a, "key"_a, "shuffle"_a, "slot_starts"_a, "shifts"_a, "bucket_slots"_a,
+                 {start, stop, keys, shuffle, slot_starts, shifts, bucket_slots, bucket_bits, first_slot},
+                 std::move(keys), std::move(slot_starts), std::move(shifts), std::move(bucket_slots)};
+           }, nb::kw_only(), "start"_a, "stop"_a, "keys"_a, "shuffle"_a, "slot_starts"_a, "shifts"_a, "bucket_slots"_a,
            "bucket_bits"_a, "first_slot"_a)
       .def_ro("start", &BoundWindowOrder::start)
       .def_ro("stop", &BoundWindowOrder::stop)

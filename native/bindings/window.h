@@ -19,6 +19,7 @@ void unmap(Held held) {
 
 // The order of a window, with the arrays that it points into.
 struct BoundWindowOrder : WindowOrder {
+  Array<const uint64_t> key_array;
   Array<const int64_t> slot_start_array, shift_array;
   Array<const int32_t> bucket_slot_array;
 };

@@ -16,14 +16,15 @@ using Numbers = std::vector<int64_t>;
 struct Window {
   Numbers slot_starts{0, 4, 10, 15, 315, 316, 410}, shifts{-10, -15, -315, -316};
   std::vector<int32_t> bucket_slots;
+  std::vector<uint64_t> keys;
   stoker::WindowOrder order;
 
-  explicit Window(bool shuffles, int bucket_bits) {
+  explicit Window(bool shuffles, int bucket_bits, std::vector<uint64_t> its_keys = {77}) : keys(std::move(its_keys)) {
     for (int64_t place = 0; place <= 410 + (int64_t{1} << bucket_bits); place += int64_t{1} << bucket_bits) {
       const auto after = std::upper_bound(slot_starts.begin(), slot_starts.end(), place);
       bucket_slots.push_back(static_cast<int32_t>(after - slot_starts.begin() - 1));
     }
-    order = {10, 410, 77, shuffles, slot_starts, shifts, bucket_slots, bucket_bits, 2};
+    order = {10, 10 + 400 * static_cast<int64_t>(keys.size()), keys, shuffles, slot_starts, shifts, bucket_slots, bucket_bits, 2};
   }
 };
 
@@ -65,6 +66,16 @@ TEST("a window's positions are the samples of its chunks, each once") {
     CHECK(shuffled == all);
   }
   CHECK(located(Window(true, 3), 20, 0).empty());
+}
+
+TEST("a window of several keys is one window after the other, each shuffled by its own") {
+  for (const bool shuffles : {false, true}) {
+    std::vector<std::pair<int64_t, int64_t>> all;
+    for (const uint64_t key : {1, 2, 3})
+      for (const auto& one : located(Window(shuffles, 3, {key}), 10, 400)) all.push_back(one);
+    CHECK(located(Window(shuffles, 3, {1, 2, 3}), 10, 1200) == all);
+    CHECK(located(Window(shuffles, 3, {1, 2, 3}), 405, 410) == std::vector(all.begin() + 395, all.begin() + 805));
+  }
 }
 
 TEST("blocks have their number of each component, and a part of them is what it is in the whole") {

@@ -14,6 +14,7 @@ import pytest
 from tests.strategies import check_samples, sample_table
 
 import stoker
+from stoker.sampling.mixture import MixtureOrder
 
 # Ids say which data set a sample is of: thousands for web, ten thousands for code, hundred thousands for books.
 FIRST = {"web": 1000, "code": 10_000, "books": 100_000}
@@ -253,3 +254,22 @@ def test_a_rare_data_set_comes_in_its_share_all_along_an_epoch_whatever_the_lane
     most = max(1, 16 * lanes * num_rows["rare"] / len(num_rare))
     assert (abs(num_rare - share) <= 1 + most).all()
     assert (abs(num_rare - share)[16 * lanes - 1 :: 16 * lanes] <= 2).all()
+
+
+@pytest.mark.parametrize(("shuffle", "lanes"), [(True, 1), (False, 1), (True, 2)])
+def test_a_data_set_of_a_few_rows_comes_in_its_own_order_epoch_after_epoch(tmp_path, shuffle, lanes):
+    datasets = {}
+    for name, ids in {"few": np.arange(5), "many": np.arange(100, 3100)}.items():
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
+        datasets[name] = stoker.Dataset(tmp_path / f"{name}.parquet")
+    mixed = {"weights": {"few": 2, "many": 1}, "until": "last"}
+    settings = {"shuffle": shuffle, "seed": 3, "lanes": lanes}
+    order = MixtureOrder([[5], [3000]], names=["few", "many"], window=None, **settings, **mixed | {"weights": (2, 1)})
+    with stoker.Loader(stoker.Mixture(datasets, **mixed), batch_size=700, **settings) as loader:
+        for epoch in range(2):
+            of_lanes, part = order.lanes_of_epoch(epoch), 700 // lanes
+            for step, batch in enumerate(loader):
+                ranges = [(step * part, min((step + 1) * part, lane.num_samples)) for lane in of_lanes]
+                found = [lane.samples(*places) for lane, places in zip(of_lanes, ranges, strict=True)]
+                expected = np.concatenate([row + 100 * component for component, _, _, row in found])
+                assert batch["id"].tolist() == expected.tolist()

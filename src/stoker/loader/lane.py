@@ -71,7 +71,7 @@ class Lane:
         on_open: Callable[[Window], object],
         begins_at: float = 0.0,
     ) -> None:
-        self.order, self._opened, self._filler, self._begins_at = order, opened, filler, begins_at
+        self.order, self._opened, self._filler, self._begins_at = order.few_long_epochs(), opened, filler, begins_at
         self._units_in, self._stages, self._subject_at, self._on_open = units_in, stages, subject_at, on_open
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
         self._lock = threading.RLock()

@@ -208,15 +208,15 @@ class Order:
         self._held[lane] = found
         return found
 
-    def epoch(self, epoch: int, *, lane: int = 0) -> EpochOrder:
-        """Return the order of one lane in one epoch.
+    def epoch(self, epoch: int, *, lane: int = 0, num_epochs: int = 1) -> EpochOrder:
+        """Return the order of one lane in one epoch, or in several of a lane with one chunk: positions count through.
 
         Costs a few milliseconds for 100,000 chunks, and 40 bytes a chunk as long as it is kept.
 
         Raises:
             ValueError: `epoch` is negative, or there is no such lane.
         """
-        return EpochOrder(self, epoch=epoch, lane=lane)
+        return EpochOrder(self, epoch=epoch, lane=lane, num_epochs=num_epochs)
 
     def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
         """Return the orders of all lanes in one epoch, lane 0 first."""
@@ -267,7 +267,7 @@ class EpochOrder:
         window_starts: Position at which each window begins, and the end. Shape [num_windows + 1].
     """
 
-    def __init__(self, order: Order, *, epoch: int, lane: int) -> None:
+    def __init__(self, order: Order, *, epoch: int, lane: int, num_epochs: int = 1) -> None:
         self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
         self._shuffle, self._seed = order.shuffle, order.seed
         self._purpose = f"lane:{lane}:" if order.lanes > 1 else ""
@@ -280,7 +280,7 @@ class EpochOrder:
             inside = np.arange(chunks.size, dtype=np.int64)
             places = inside
             if self._shuffle:
-                key = self._key(f"segment:{segment}:chunks" if segment else "chunks")
+                key = self._key(f"segment:{segment}:chunks" if segment else "chunks", self.epoch)
                 places = permute(inside, size=chunks.size, key=key)
             of_slot[before + places] = before + inside
             num_windows = min(chunks.size, 1 if order.window is None else -(-chunks.size // order.window))
@@ -293,12 +293,13 @@ class EpochOrder:
         self._slot_chunks: Int64 = held[of_slot]
         self._slot_starts: Int64 = offsets_of(self._slot_counts)[:-1]
         self._row_shifts: Int64 = rows[of_slot] - self._slot_starts
-        self.num_samples = order.lane_sizes[lane]
+        size, self._num_epochs = order.lane_sizes[lane], num_epochs
+        self.num_samples = size * num_epochs
         self.window_starts: Int64 = np.append(self._slot_starts, self.num_samples)[self._window_slots]
 
         # In which slot each bucket of 2**bucket_bits positions begins, so that a search starts where it ends.
-        self._bucket_bits = max(self.num_samples // max(_BUCKETS_PER_SLOT * num_slots, 1), 1).bit_length() - 1
-        num_buckets = (self.num_samples >> self._bucket_bits) + 1
+        self._bucket_bits = max(size // max(_BUCKETS_PER_SLOT * num_slots, 1), 1).bit_length() - 1
+        num_buckets = (size >> self._bucket_bits) + 1
         buckets = np.arange(num_buckets + 1, dtype=np.int64) << self._bucket_bits
         self._bucket_slots = (np.searchsorted(self._slot_starts, buckets, side="right") - 1).astype(np.int32)
         for array in (self.window_starts, self._slot_chunks):
@@ -315,10 +316,12 @@ class EpochOrder:
             ValueError: There is no such window.
         """
         slots = self._slots(window)
+        epochs = range(self.epoch, self.epoch + self._num_epochs)
+        keys = [self._key(f"window:{window}", epoch) if self._shuffle else 0 for epoch in epochs]
         return WindowOrder(
             start=int(self.window_starts[window]),
             stop=int(self.window_starts[window + 1]),
-            key=self._key(f"window:{window}") if self._shuffle else 0,
+            keys=np.array(keys, np.uint64),
             shuffle=self._shuffle,
             slot_starts=self._slot_starts,
             shifts=self._row_shifts[slots],
@@ -367,7 +370,7 @@ class EpochOrder:
         for window, members in self._by_window(self._window_slots, slot):
             start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
             found = place[members]
-            _unpermute(found, start, stop - start, self._key(f"window:{window}"), found)
+            _unpermute(found, start, stop - start, self._key(f"window:{window}", self.epoch), found)
             positions[members] = found
         return positions
 
@@ -400,8 +403,8 @@ class EpochOrder:
         positions = as_index(positions, stop=self.num_samples, name="position")
         return np.searchsorted(self.window_starts, positions, side="right") - 1
 
-    def _key(self, purpose: str) -> int:
-        return order_key(seed=self._seed, epoch=self.epoch, purpose=self._purpose + purpose)
+    def _key(self, purpose: str, epoch: int) -> int:
+        return order_key(seed=self._seed, epoch=epoch, purpose=self._purpose + purpose)
 
     def _slots(self, window: int) -> slice:
         if not 0 <= window < self.num_windows:
