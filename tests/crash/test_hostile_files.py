@@ -158,3 +158,14 @@ def test_what_is_large_in_the_file_may_be_large_in_memory(tmp_path):
 
     with stoker.Loader(stoker.Dataset(path), batch_size=16) as loader:
         assert sum(len(batch["image"]) for batch in loader) == 80
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_an_error_and_is_not_waited_for(tmp_path):
+    import stoker
+
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet", row_group_size=20)
+    with stoker.Loader(stoker.Dataset(tmp_path, chunk_size=100), batch_size=10) as loader:
+        (tmp_path / "a.parquet").unlink()
+        os.mkfifo(tmp_path / "a.parquet")
+        with pytest.raises(stoker.SourceError, match=r"a\.parquet is no regular file"):
+            list(loader)

@@ -188,9 +188,9 @@ class Door(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, upstream: str, *, at_once: int = 64) -> None:
+    def __init__(self, upstream: str) -> None:
         super().__init__(("127.0.0.1", 0), _Passing)
-        self.upstream, self.turns = upstream, threading.Semaphore(at_once)
+        self.upstream = upstream
         self.place = f"127.0.0.1:{self.server_address[1]}"
         self.lock = threading.Lock()
         self.answered = threading.Condition(self.lock)
@@ -244,15 +244,13 @@ class _Passing(socketserver.StreamRequestHandler):
             if fault is not None and fault.status is not None:  # who refuses keeps nothing
                 answer = SoundAnswer(fault.status, [], b"")
             else:
-                with door.turns:
-                    answer = ask(door.upstream, method, target, headers, sent)
+                answer = ask(door.upstream, method, target, headers, sent)
             operation = operation_of(method, target, answer)
             with door.lock:
                 if door.fault is not None and door.fault.does and operation == door.operation and not door.num_spoiled:
                     door.num_spoiled += 1
                     door.happen(door.fault.does)
-                    with door.turns:
-                        answer = ask(door.upstream, method, target, headers)
+                    answer = ask(door.upstream, method, target, headers)
             if not is_put:
                 fault = door.turn(operation)
             with door.answered:

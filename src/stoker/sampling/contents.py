@@ -104,7 +104,7 @@ class Contents:
             raise ValueError(f"segment_sizes of a data set is {values['segment_sizes']!r}")
         num_files = found.num_files if found.files is None else len(_entries_of(found.files))
         last = int(found.file_segments.max(initial=0)) + 1
-        is_sound = num_files == found.num_files == len(found.file_segments)
+        is_sound = num_files == found.num_files == len(found.file_segments) and (num_files or not found.num_samples)
         if not is_sound or (found.segments is None) != (not found.segment_sizes) or last != len(found.sizes):
             raise ValueError("num_files, files and segments of a data set do not go together")
         return found

@@ -102,8 +102,8 @@ class Position:
 
     def __post_init__(self) -> None:
         for name in ("epoch", "num_consumed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < 1 << 63:
+                raise ValueError(f"{name} must not be negative, nor need more than 63 bits, got {getattr(self, name)}")
 
     @property
     def fingerprint(self) -> str:

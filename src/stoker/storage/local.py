@@ -36,14 +36,14 @@ class LocalStorage:
         status = os.stat(path)  # noqa: PTH116  Path has no names of bytes
         if stat_modes.S_ISDIR(status.st_mode):
             raise IsADirectoryError(url)
-        if not stat_modes.S_ISREG(status.st_mode):
-            raise SourceError(f"{url} is no regular file", url=url)  # a pipe would block for ever
+        _check_regular(url, status)
         return _local_info(path, status)
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the file `url` from `offset` on."""
-        fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
+            _check_regular(url, os.fstat(fd))
             if num_bytes < _LARGE_BYTES and len(data := os.pread(fd, num_bytes, offset)) == num_bytes:
                 return data
             room = memory(num_bytes).data
@@ -77,6 +77,11 @@ class LocalStorage:
 
     def __repr__(self) -> str:
         return "LocalStorage()"
+
+
+def _check_regular(url: str, status: os.stat_result) -> None:
+    if not stat_modes.S_ISREG(status.st_mode):  # a pipe would be waited for
+        raise SourceError(f"{url} is no regular file", url=url)
 
 
 def _files_below(folder: bytes) -> list[ObjectInfo]:

@@ -142,8 +142,9 @@ class Around:
 
 
 def _exactly(data: BytesLike, num_bytes: int, offset: int) -> BytesLike:
-    if len(data) != num_bytes:
-        raise OSError(f"it gave {len(data):,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
+    given = memoryview(data).nbytes
+    if given != num_bytes:
+        raise OSError(f"it gave {given:,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
     return data
 
 

@@ -120,6 +120,8 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
         ({"datasets": []}, "not sound: it tells of 0 data sets"),
         ({"datasets": [NOTHING.to_json() | {"files": "?"}]}, "not sound: this is no base64"),
         ({"datasets": [NOTHING.to_json() | {"num_files": "1"}]}, "not sound: num_files of a data set is '1'"),
+        ({"datasets": [NOTHING.to_json() | {"num_files": 0, "num_samples": 1}]}, "not sound: num_files, files and"),
+        ({"epoch": 1 << 63}, "not sound: epoch must not be negative, nor need more than 63 bits"),
         ({"mixture": {"names": ["a"]}}, "not sound: until of a mixture is missing"),
         ({"mixture": {"names": [1], "weights": None, "until": None}}, "not sound: the names and weights"),
     ],
