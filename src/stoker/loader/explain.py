@@ -195,8 +195,10 @@ def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankS
     first_files = [0, *accumulate(len(one.catalogue.files) for one in datasets)]
     file, row_group, place = (np.full(whose.size, -1, dtype=np.int64) for _ in range(3))
     is_substituted = np.zeros(whose.size, dtype=np.bool_)
-    for which, number in sorted(set(zip(whose.tolist(), chunk.tolist(), strict=True))):
-        members = np.flatnonzero((whose == which) & (chunk == number))
+    by_chunk = np.lexsort((chunk, whose))
+    borders = np.flatnonzero(np.diff(whose[by_chunk]) | np.diff(chunk[by_chunk])) + 1
+    for members in np.split(by_chunk, borders) if by_chunk.size else ():
+        which, number = int(whose[members[0]]), int(chunk[members[0]])
         catalogue = datasets[which].catalogue
         file[members] = first_files[which] + int(catalogue.file_of_chunk[number])
         is_substituted[members] = datasets[which].is_substituted(number)
