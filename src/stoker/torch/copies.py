@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from stoker.fields.compact import Compact
-from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
+from stoker.fields.spec import Array, Deduplicated, Ragged
+from stoker.loader.batches import DeliveryForm, Made, Shaping
 from stoker.loader.gather import Assembled, SharedRows
 from stoker.torch.resident import ResidentRows
 from stoker.torch.tensors import Tensors, fields_of, torch_dtype, words_of
@@ -20,34 +22,51 @@ _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64
 
 
 class Copies:
-    """Copies to a device. Used inside a block of the stream's.
+    """Copies of batches, to a device or none. To a device, it is used inside a block of the stream's.
 
     Args:
-        copy: Begins to copy a contiguous array, which must stay until that is done; or shows it where it lies.
+        copy: Begins to copy an array, which must stay until that is done; or shows it where it lies.
         resident: Records that stay on the device; None keeps none there.
         compact: Fields that are widened there, and how.
 
     Attributes:
+        compact: As given.
         memory: Every tensor that owns memory there of what was copied and made so far.
     """
 
     def __init__(
-        self, copy: Callable[[Array], torch.Tensor], resident: ResidentRows | None, compact: Mapping[str, Compact]
+        self,
+        copy: Callable[[Array], torch.Tensor],
+        resident: ResidentRows | None = None,
+        compact: Mapping[str, Compact] | None = None,
     ) -> None:
-        self._copy = copy
-        self._resident = resident
-        self._compact = compact
+        self._copy, self._resident, self.compact = copy, resident, compact or {}
         self.memory: list[torch.Tensor] = []
 
     def array(self, array: Array) -> torch.Tensor:
         """Begin to copy an array."""
-        # Not ascontiguousarray, which gives an array without dimensions one.
-        return self.own(self._copy(np.asarray(array, order="C")))
+        return self.own(self._copy(array))
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that owns memory on the device, noted."""
         self.memory.append(tensor)
         return tensor
+
+    def batch(self, made: Made, form: DeliveryForm) -> Tensors:
+        """Begin to copy a batch, and return its fields: those of fixed width as views of the records, as one copy."""
+        as_one: Tensors = {}
+        if not form.is_augmented:
+            if made.has_records and made.assembled.spec.record_bytes:
+                as_one = _shaped(fields_of(self.records(made.assembled), made.assembled.spec), made.shaping)
+            for shared in made.assembled.shared:
+                as_one |= self._shared(shared, is_expanded=form.is_expanded)
+        if form.is_widened:  # already: the arrays are no views of the records any more
+            as_one = {name: field for name, field in as_one.items() if name not in form.compact}
+        # The spec's order, then what was added.
+        return {
+            name: form.cut(name, self.widened(name, as_one[name] if name in as_one else self.field(array)))
+            for name, array in made.arrays.items()
+        }
 
     def field(self, field: Any) -> Any:
         """Begin to copy a field, whatever it is."""
@@ -61,16 +80,13 @@ class Copies:
             return self.array(assembled.records)
         return self.own(self._resident.gather(assembled.residence, assembled.records, self.array))
 
-    def shared(self, shared: SharedRows, *, is_expanded: bool) -> Tensors:
+    def _shared(self, shared: SharedRows, *, is_expanded: bool) -> Tensors:
         """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""
-        index = self.array(shared.index)
+        index, rows = self.array(shared.index), shared.rows
         fields: Tensors = {}
-        rows = shared.rows
         if rows.spec.record_bytes:
             records = self.array(rows.records)
-            if is_expanded:
-                records = self.own(expand_rows(records, index))
-            fields |= fields_of(records, rows.spec)
+            fields |= fields_of(self.own(expand_rows(records, index)) if is_expanded else records, rows.spec)
         for name, lists in rows.ragged.items():
             copied = self.field(lists)
             fields[name] = self.expanded(copied, index, lists, shared.index) if is_expanded else copied
@@ -82,20 +98,23 @@ class Copies:
         self.memory += found.arrays
         return found
 
-    def has_narrow(self, spec: Spec) -> bool:
-        """Whether fixed-width fields of these are widened here."""
-        return any(entry.name in self._compact for entry in spec.fixed)
-
     def widened(self, name: str, field: Any) -> Any:
         """Return a field as it is delivered, behind the copy: itself, where it is not kept narrower."""
-        return self._widened(field, self._compact[name]) if name in self._compact else field
+        if name not in self.compact:
+            return field
+        if isinstance(field, Ragged | Deduplicated):
+            return replace(field, values=self.widened(name, field.values))
+        return self.own(widen_tensor(field, self.compact[name]))
 
-    def _widened(self, field: Any, compact: Compact) -> Any:
-        if isinstance(field, Deduplicated):
-            return Deduplicated(self._widened(field.values, compact), field.index)
-        if isinstance(field, Ragged):
-            return Ragged(self._widened(field.values, compact), field.offsets)
-        return self.own(widen_tensor(field, compact))
+
+def _shaped(fields: Mapping[str, torch.Tensor], shaping: Shaping | None) -> Tensors:
+    """Return the fixed-width fields of records as they come in a batch, as views."""
+    if shaping is None:
+        return {**fields}
+    # Places that are no slice would be a copy, in memory of its own and by an index that has to cross first: NumPy has
+    # made that copy already.
+    views = [name for name, place in shaping.places.items() if isinstance(place, slice)]
+    return {name: shaping.apply(name, fields[name]) for name in views}
 
 
 def widen_tensor(kept: torch.Tensor, compact: Compact) -> torch.Tensor:

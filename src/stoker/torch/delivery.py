@@ -6,15 +6,16 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
+import numpy as np
 import torch
 
-from stoker.fields.spec import Array, Deduplicated
+from stoker.fields.spec import Array
 from stoker.loader.batches import Delivery, DeliveryForm, Made
 from stoker.loader.gather import Together
 from stoker.torch.copies import Copies
 from stoker.torch.cuda import CudaStream
 from stoker.torch.resident import ResidentRows
-from stoker.torch.tensors import Tensors, as_tensor, as_tensors, fields_of, own_tensors
+from stoker.torch.tensors import Tensors, as_tensor, own_tensors
 from stoker.torch.together import Cut, begin
 
 
@@ -31,28 +32,14 @@ class CpuDelivery(Delivery):
 
     def prepare(self, made: Made, form: DeliveryForm) -> Tensors:
         """Return the fields as tensors."""
-        if not (self._in_one_storage or form.is_augmented or form.sequence_shard):
-            return own_tensors(made.arrays)
-        together: Tensors = {}
-        # What was widened is no view of the records any more.
-        if self._in_one_storage and not form.is_augmented:
-            if _has_records(made):
-                together = _fields(torch.from_numpy(made.assembled.records), made)
-            together |= _shared_in_one_storage(made)
-            together = {name: field for name, field in together.items() if name not in form.compact}
-        whole = {name: together[name] if name in together else as_tensors(a) for name, a in made.arrays.items()}
-        if form.sequence_shard is None:
-            return whole
-        return {name: form.cut(name, one) for name, one in whole.items()}
+        if self._in_one_storage or form.is_augmented or form.sequence_shard:
+            return Copies(as_tensor).batch(made, form)
+        return own_tensors(made.arrays)
 
     @property
     def prepare_together(self) -> Callable[[Together, DeliveryForm], list[Tensors]] | None:
         """Does what `prepare` does for several batches, whose fields are pieces of what all of them have."""
-        return None if self._in_one_storage else _cut_here
-
-
-def _cut_here(together: Together, form: DeliveryForm) -> list[Tensors]:
-    return begin(together, Copies(as_tensor, None, {}), form)()
+        return None if self._in_one_storage else lambda together, form: begin(together, Copies(as_tensor), form)()
 
 
 class Crossing:
@@ -109,7 +96,7 @@ class DeviceDelivery(Delivery):
 
     def __init__(self, stream: CudaStream, *, resident: ResidentRows | None = None) -> None:
         self._stream = stream
-        self.resident = self._resident = resident
+        self.resident: ResidentRows | None = resident
         self._lock = threading.Lock()
         self._in_flight: list[Crossing] = []
 
@@ -121,22 +108,8 @@ class DeviceDelivery(Delivery):
         """Begin the copy."""
         copies = self._copies(form)
         with self._stream.copies():
-            together: Tensors = {}
-            if not form.is_augmented:
-                if _has_records(made):
-                    together = _fields(copies.records(made.assembled), made)
-                for shared in made.assembled.shared:
-                    together |= copies.shared(shared, is_expanded=form.is_expanded)
-            if form.is_widened:
-                together = {name: field for name, field in together.items() if name not in form.compact}
-            # The spec's order, then what was added; what the record copy has brought is not copied again.
-            tensors: Tensors = {
-                name: together[name] if name in together else copies.field(array) for name, array in made.arrays.items()
-            }
-            tensors = {name: copies.widened(name, tensor) for name, tensor in tensors.items()}
-            if form.sequence_shard is not None:
-                tensors = {name: form.cut(name, tensor) for name, tensor in tensors.items()}
-                # Where two pieces were put together, these own memory, too.
+            tensors = copies.batch(made, form)
+            if form.sequence_shard is not None:  # where two pieces were put together, these own memory, too
                 copies.memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
         return Crossing(lambda: [tensors], copies.memory, copied, made), 0
@@ -147,7 +120,6 @@ class DeviceDelivery(Delivery):
         return self._prepare_together
 
     def _prepare_together(self, together: Together, form: DeliveryForm) -> list[OnDevice]:
-        """Begin one copy for several batches, and return each of them."""
         copies = self._copies(form)
         with self._stream.copies():
             cut = begin(together, copies, form)
@@ -156,7 +128,11 @@ class DeviceDelivery(Delivery):
         return [(crossing, number) for number in range(len(together.sizes))]
 
     def _copies(self, form: DeliveryForm) -> Copies:
-        return Copies(self._stream.copy, self._resident, {} if form.is_widened else form.compact)
+        def copy(array: Array) -> torch.Tensor:
+            # Not ascontiguousarray, which gives an array without dimensions one.
+            return self._stream.copy(np.asarray(array, order="C"))
+
+        return Copies(copy, self.resident, {} if form.is_widened else form.compact)
 
     def deliver(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""
@@ -169,31 +145,3 @@ class DeviceDelivery(Delivery):
                     self._in_flight = [one for one in [*self._in_flight, crossing] if not one.copied.query()]
             crossing.streams.add(stream)
         return crossing.take(number)
-
-
-def _shared_in_one_storage(made: Made) -> Tensors:
-    """Return what samples share as tensors, the fixed-width fields of a key as views of one storage."""
-    fields: Tensors = {}
-    for shared in made.assembled.shared:
-        index, rows = torch.from_numpy(shared.index), shared.rows
-        if rows.spec.record_bytes:
-            views = fields_of(torch.from_numpy(rows.records), rows.spec)
-            fields |= {name: Deduplicated(field, index) for name, field in views.items()}
-        fields |= {name: Deduplicated(as_tensors(lists), index) for name, lists in rows.ragged.items()}
-    return fields
-
-
-def _has_records(made: Made) -> bool:
-    return made.has_records and made.assembled.spec.record_bytes > 0
-
-
-def _fields(records: torch.Tensor, made: Made) -> Tensors:
-    """Return the fixed-width fields of a batch as views of its records, wherever these are."""
-    fields = fields_of(records, made.assembled.spec)
-    shaping = made.shaping
-    if shaping is None:
-        return dict(fields)
-    # Places that are no slice would be a copy, in memory of its own and by an index that has to cross first: NumPy has
-    # made that copy already.
-    views = [name for name, place in shaping.places.items() if isinstance(place, slice)]
-    return {name: shaping.apply(name, fields[name]) for name in views}

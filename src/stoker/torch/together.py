@@ -12,7 +12,7 @@ Small batches that the loop's own thread makes are cut the same way, where they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -73,38 +73,33 @@ def _begin_own(together: Together, copies: Copies) -> list[Piece]:
 
 def _fixed(records: torch.Tensor, spec: Spec, sizes: Sequence[int], copies: Copies) -> Piece:
     """Return what gives the fixed-width fields of each batch; those that are kept narrower are widened now."""
-    if not copies.has_narrow(spec):
-        return lambda: {name: cut(field, sizes) for name, field in views_of(records, spec).items()}
-    fields = {name: copies.widened(name, field) for name, field in views_of(records, spec).items()}
-    return lambda: {name: cut(field, sizes) for name, field in fields.items()}
+    fields: Mapping[str, torch.Tensor] | None = None
+    if any(entry.name in copies.compact for entry in spec.fixed):
+        fields = {name: copies.widened(name, field) for name, field in views_of(records, spec).items()}
+    return lambda: {name: cut(field, sizes) for name, field in (fields or views_of(records, spec)).items()}
 
 
 def _begin_lists(together: Together, copies: Copies) -> Piece:
     """Begin to copy the lists of each batch."""
-    lists, num_values = together.assembled.ragged, together.num_values
     num_offsets = [size + 1 for size in together.sizes]
     offsets = copies.array(together.offsets)
-    values = {name: copies.widened(name, copies.array(np.asarray(one.values))) for name, one in lists.items()}
-
-    def take_apart() -> dict[str, Sequence[Any]]:
-        return {
-            name: list(map(Ragged, cut(values[name], sizes), cut(own, num_offsets)))
-            for name, own, sizes in zip(values, offsets.unbind(0), num_values, strict=True)
-        }
-
-    return take_apart
+    values = {
+        name: copies.widened(name, copies.array(np.asarray(one.values)))
+        for name, one in together.assembled.ragged.items()
+    }
+    return lambda: {
+        name: list(map(Ragged, cut(values[name], sizes), cut(own, num_offsets)))
+        for name, own, sizes in zip(values, offsets.unbind(0), together.num_values, strict=True)
+    }
 
 
 def _begin_once(rows: Together, _: Array, index: torch.Tensor, sizes: Sequence[int], copies: Copies) -> list[Piece]:
     """Begin to copy what the samples of each batch share, each value once, beside which of these every sample has."""
-    own = _begin_own(rows, copies)
 
-    def take_apart() -> dict[str, Sequence[Any]]:
-        of_each = cut(index, sizes)
-        fields = (field for piece in own for field in piece().items())
-        return {name: list(map(Deduplicated, values, of_each)) for name, values in fields}
+    def deduplicated(piece: Piece) -> dict[str, Sequence[Any]]:
+        return {name: list(map(Deduplicated, values, cut(index, sizes))) for name, values in piece().items()}
 
-    return [take_apart]
+    return [partial(deduplicated, piece) for piece in _begin_own(rows, copies)]
 
 
 def _begin_expanded(
