@@ -56,6 +56,21 @@ def test_a_folder_that_goes_while_training_is_made_anew_and_said_once(dataset, t
         assert ids_of(loader) == list(range(NUM_ROWS))
 
 
+@pytest.mark.parametrize("name", ["chunks", "tmp", "datasets", "checked", "source"])
+@pytest.mark.parametrize("lose", [remove, move])
+def test_a_folder_in_the_cache_that_goes_while_training_is_made_anew(dataset, tmp_path, name, lose):
+    cache = tmp_path / "cache"
+    with loader_of(dataset, cache) as loader:
+        next(iter(loader))
+        lose(cache / name)
+        assert ids_of(loader) == list(range(NUM_ROWS))
+        assert ids_of(loader) == list(range(NUM_ROWS))
+        assert stat.S_IMODE((cache / name).stat().st_mode) == 0o700
+    with loader_of(dataset, cache) as loader:
+        assert ids_of(loader) == list(range(NUM_ROWS))
+        assert loader.stats().num_built < 5  # what was being written then was used from memory
+
+
 def test_where_the_folder_cannot_be_made_anew_training_goes_on_and_takes_it_up_when_it_can(dataset, tmp_path, caplog):
     cache = tmp_path / "cache"
     with loader_of(dataset, cache, cache_limit="1GB") as loader:

@@ -238,12 +238,13 @@ class Folder:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether its path still is this folder; False where that was removed or moved."""
+        """Whether its path, and those of the folders in it, still are these; False where one was removed or moved."""
         try:
-            about = os.stat(self.path)  # noqa: PTH116
+            inside = [os.stat(name, dir_fd=self.root, follow_symlinks=False) for name in _FOLDERS]
+            now = [os.stat(self.path), *inside]  # noqa: PTH116
         except OSError:
             return False
-        return (about.st_dev, about.st_ino) == self.identity
+        return all(os.path.samestat(one, os.fstat(fd)) for one, fd in zip(now, self._fds, strict=True))
 
     def open_own(self, name: str) -> tuple[int, bool]:
         """Return a descriptor of a file beside the folders, made if it is not there, and whether it is writable.

@@ -522,7 +522,9 @@ class Store:
                     if disk is not None:
                         self._left.append(disk)
                         if disk.pid == fresh.pid:
-                            self._warn(f"the cache {self.path} was removed or moved: it is made anew")
+                            self._warn(
+                                f"the cache {self.path} was removed or moved, or a folder in it: it is made anew"
+                            )
                     self._disk = fresh
                     for enter in self._entering:
                         enter(fresh)
@@ -561,7 +563,13 @@ class Store:
                     f"it, or give a cache_limit that leaves room",
                     path=self.path,
                 )
-        return CacheError(f"the cache {self.path} cannot be written to: {error.strerror}", path=self.path)
+        reason = error.strerror
+        if error.errno == errno.EFBIG:
+            reason = (
+                "it holds no file as large as a chunk, or this process may write none: raise `ulimit -f`, or lower the "
+                "data set's chunk_size"
+            )
+        return CacheError(f"the cache {self.path} cannot be written to: {reason}", path=self.path)
 
     def _warn(self, what: CacheError | str) -> None:
         """Say once what keeps chunks from the folder, whatever numbers are in it."""

@@ -307,17 +307,25 @@ def test_a_lower_limit_takes_effect_when_the_data_set_is_opened_by_nobody_else(f
 
 
 class FullDisk(Files):
-    """A disk that refuses the n-th writes."""
+    """A disk that refuses the n-th writes, for want of room or another reason."""
 
-    def __init__(self, refused):
-        self.refused = refused
+    def __init__(self, refused, number=errno.ENOSPC):
+        self.refused, self.number = refused, number
         self.num_writes = 0
 
     def write(self, fd, data, *, offset):
         self.num_writes += 1
         if self.num_writes in self.refused:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self.number, os.strerror(self.number))
         super().write(fd, data, offset=offset)
+
+
+def test_a_limit_of_file_sizes_is_named_with_the_way_out(folder):
+    files = FullDisk(refused=(), number=errno.EFBIG)
+    with Store(folder, files=files) as store:
+        files.refused = range(1000)
+        with pytest.raises(CacheError, match=rf"{folder} cannot be written to: .*`ulimit -f`.*chunk_size"):
+            put(store, 1)
 
 
 def test_a_full_disk_is_said_once_and_tried_again_for_each_chunk(folder, caplog):
