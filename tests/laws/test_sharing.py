@@ -101,22 +101,34 @@ def batches(dataset, *, batch_size=7, prefetch=2, **options):
         ]  # two epochs
 
 
-@settings(max_examples=20)
-@given(
-    drawn=datasets,
-    share=st.sampled_from(sorted(SHARES)),
-    order=st.sampled_from(sorted(ORDERS)),
-    window=st.sampled_from([None, "all", 1, 2]),
-    remainder=st.sampled_from(["keep", "pad"]),
-    world_size=st.integers(1, 3),
-    is_cached=st.booleans(),
-    batch_size=st.sampled_from([1, 7]),
-    prefetch=st.sampled_from([2, 24]),
-    lanes=st.integers(1, 2),
-)
-def test_batches_are_the_same_whatever_is_shared(
-    drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch, lanes
-):
+DRAWN = {
+    "drawn": datasets,
+    "share": st.sampled_from(sorted(SHARES)),
+    "order": st.sampled_from(sorted(ORDERS)),
+    "window": st.sampled_from([None, "all", 1, 2]),
+    "remainder": st.sampled_from(["keep", "pad"]),
+    "world_size": st.integers(1, 3),
+    "is_cached": st.booleans(),
+    "batch_size": st.sampled_from([1, 7]),
+    "prefetch": st.sampled_from([2, 24]),
+    "lanes": st.integers(1, 2),
+}
+
+
+@settings(max_examples=8)
+@given(**DRAWN)
+def test_batches_are_the_same_whatever_is_shared(**drawn):
+    check_sharing(**drawn)
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
+@given(**DRAWN)
+def test_batches_are_the_same_whatever_is_shared_at_length(**drawn):
+    check_sharing(**drawn)
+
+
+def check_sharing(drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch, lanes):
     if drawn["narrow"] and (order == "at places" or share in ("two keys", "nothing repeats")):
         return
     with tempfile.TemporaryDirectory() as path:
