@@ -14,6 +14,7 @@ from tests.unit.doctor.report.pages import Page
 
 from stoker.doctor.page import report_html
 from stoker.doctor.results import (
+    ARROW,
     LARGER,
     MODEL,
     RAM,
@@ -277,6 +278,12 @@ def test_a_gain_that_may_be_chance_is_no_fix(spread, times):
     found = numbers({SOURCE: 3e5, RAM: 1e6, SUPPLY: 3e5, TENSORS: tensors})
     fixes = DoctorResult(found).fixes
     assert bool(fixes) == (times > max(1.05, 1 + min(0.5, math.hypot(max(0.01, tensors.spread), 0.01))))
+
+
+def test_arrow_on_ssd_is_advice_only_where_tensors_on_the_same_disk_give_less():
+    rates = {SOURCE: 218_000, RAM: 1e6, ARROW: 600_000}
+    for tensors, keys in ({TENSORS: 990_000}, [TENSORS]), ({TENSORS: 400_000}, [ARROW, TENSORS]), ({}, [ARROW]):
+        assert [fix.key for fix in DoctorResult(numbers({**rates, **tensors})).fixes] == keys
 
 
 def test_an_interrupted_examination_says_so_and_what_it_knows():

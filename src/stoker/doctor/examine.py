@@ -26,9 +26,17 @@ from stoker.cache.store import Store
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
 from stoker.doctor.arrow import write_tables
-from stoker.doctor.gpu import NO_GPU, has_cuda, probe_copy, watching_gpus
+from stoker.doctor.gpu import NO_GPU, watching_gpus
 from stoker.doctor.machine import is_memory
-from stoker.doctor.paths import Candidates, Way, make_loader
+from stoker.doctor.paths import (
+    Candidates,
+    SampledDataset,
+    Way,
+    make_loader,
+    num_samples_of_units,
+    row_facts,
+    spread_units,
+)
 from stoker.doctor.results import (
     ARROW,
     BUILD_STAGES,
@@ -43,7 +51,6 @@ from stoker.doctor.results import (
     PathRun,
     StageResult,
 )
-from stoker.doctor.sampled import SampledDataset, num_samples_of_units, row_facts, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, num_samples_of
 from stoker.doctor.tap import Tap, probe_link
@@ -61,13 +68,16 @@ _SCRATCH = "stoker-doctor-"
 # of verifying, where asked.
 _SAMPLE, _LINK, _EXPLORE, _ALONE, _RUN, _VERIFY = 0.12, 0.07, 0.05, 0.015, 0.018, 0.2
 _CHECKS = 3  # of what is verified
+# What a result says of its settings.
+_OWN = ("batch_size", "num_threads", "gpu_hour", "num_gpus", "command", "budget_s")
 _NUM_UNITS, _NUM_COLD_UNITS = 16, 200
 # Memory for the bytes of units and their tables, of what is free.
 _KEEP_SHARE, _MAX_KEEP_BYTES = 0.1, 1 << 30
 # A data set stays in the page cache when it takes no more of the free memory than this.
 _STAYS = 0.6
 _NUM_FROZEN = 8
-# Of the budget, and a second at least, that each first run of what a verdict needs may go beyond it.
+# Of the budget, and two seconds at least, that each first run of what a verdict needs, or is cheap, may go beyond it;
+# and half of it, that cheap rounds may, until there are enough of them.
 _GRACE = 0.15
 # Runs are no shorter, for they would say nothing, and no longer, for more of them say more: the middle one of three is
 # right where one of them was disturbed.
@@ -158,7 +168,7 @@ class _Examination:
         ways = self._sample(catalogue, scratch)
         self._data = ways.data
         self._find_ceilings(scratch)
-        if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(_EXPLORE):
+        if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(2 * _EXPLORE):
             self._say("today's path, until its threads are as many as are worth it")
             # A loader of what lies here begins with all the threads that it will have.
             ways.explore(self._slice_s(_EXPLORE) if self._tap is not None else self._seconds)
@@ -313,10 +323,6 @@ class _Examination:
             until_s = time.perf_counter() + self._slice_s(_LINK)
             found |= probe_link(self._tap.inner, self._tap.reads, until_s=until_s)
         found |= disk
-        if settings.device not in (None, "cpu") and has_cuda():
-            self._say("copying alone, from pinned and pageable memory")
-            pinned_s, pageable_s = probe_copy(int(self._data.tensor_bytes * settings.batch_size))
-            found |= {"pcie_pinned": pinned_s, "pcie_pageable": pageable_s}
 
     def _probe_stages(self, ways: Candidates) -> None:
         """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
@@ -361,21 +367,21 @@ class _Examination:
             self._say("making what may help")
             for way in ways.more():
                 self._try(way)
-        num_rounds = 1
-        while chosen := self._again(num_rounds):
-            for way in chosen[:: (-1) ** num_rounds]:
+        for num_rounds in range(1, _MOST_ROUNDS):
+            for way in self._again(num_rounds)[:: (-1) ** num_rounds]:
                 self._try(way)
-            num_rounds += 1
 
     def _again(self, num_rounds: int) -> list[Way]:
         """Return those paths of which one more run may change something: first what the verdict rests on, if cheap."""
         result, seconds = DoctorResult(self._numbers()), self._seconds
         judged = {self._today, RAM, SHARED, *(fix.key for fix in result.fixes)}
         left_s = self._left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
+        if num_rounds < _LEAST_ROUNDS:  # nobody should rely on what came once
+            left_s = max(left_s, _GRACE / 2 * self._settings.budget_s)
         chosen = set[str]()
         for way in sorted(self._tried.values(), key=lambda way: (way.key not in judged, way.takes_s(seconds))):
             is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > _SETTLED)
-            if is_open and len(way.runs) < _MOST_ROUNDS and way.takes_s(seconds) <= left_s:
+            if is_open and way.takes_s(seconds) <= left_s:
                 left_s -= way.takes_s(seconds)
                 chosen.add(way.key)
         return [way for key, way in self._tried.items() if key in chosen]
@@ -387,9 +393,9 @@ class _Examination:
         is_needed = is_first and way.key in (self._today, RAM, SHARED, TENSORS)  # without which there is nothing to say
         if is_first:
             takes_s, left_s = way.takes_s(seconds, self._tried.get(self._today)), self._left_s(1.0)
-            if is_needed:
-                left_s = max(left_s, 1.0, _GRACE * self._settings.budget_s)
-            elif takes_s > 2 * seconds:  # what is cheap is run again rather than something dear once
+            if is_needed or takes_s <= 2 * seconds:
+                left_s = max(left_s, 2.0, _GRACE * self._settings.budget_s)
+            else:  # what is cheap is run again rather than something dear once
                 cheap = [one.takes_s(seconds) for one in self._tried.values() if one.runs]
                 left_s -= sum(each_s for each_s in cheap if each_s < 2 * seconds)
             if takes_s > left_s:
@@ -442,23 +448,18 @@ class _Examination:
             data=self._data,
             step="" if settings.step is None else settings.step.text,
             is_given=settings.step is not None and settings.step.is_given,
-            batch_size=settings.batch_size,
             today=self._today,
             paths=tuple(self._path(way) for way in self._tried.values() if way.runs),
             stages=(*self._fetching(), *self._stages),
             ceilings=dict(self._ceilings),
             cores=cores(),
-            num_threads=settings.num_threads,
-            gpu_hour=settings.gpu_hour,
-            num_gpus=settings.num_gpus,
             machine=machine(),
             versions=versions(),
-            command=settings.command,
-            budget_s=settings.budget_s,
             wall_s=time.perf_counter() - self._start_s + self._opened_s,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(dict.fromkeys(notes)),
             **self._gpu,
+            **{name: getattr(settings, name) for name in _OWN},
         )
 
     def _fetching(self) -> Iterator[StageResult]:

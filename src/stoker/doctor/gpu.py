@@ -1,4 +1,4 @@
-"""What the driver says about the GPUs, through nvidia-ml-py where it and a GPU are there; and copies to one."""
+"""What the driver says about the GPUs, through nvidia-ml-py where it and a GPU are there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ NO_LIBRARY = "a GPU may be here, but nvidia-ml-py is not: pip install 'stoker[gp
 # Asking torch would import it, which takes longer than the experiments that it is asked for.
 _DRIVER = Path("/proc/driver/nvidia/version")
 _EVERY_S = 0.1
-_NUM_COPIES = 7
 # NVML's names of the reasons that hold a clock down, and what they mean. Idling and being told a clock are no faults.
 _REASONS = {
     "nvmlClocksThrottleReasonSwPowerCap": "power limit",
@@ -82,31 +81,6 @@ def has_cuda() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def probe_copy(num_bytes: int) -> tuple[float, float]:
-    """Return the bytes a second of copies to the current CUDA device, by its own clock: from pinned and other memory.
-
-    The device reads pinned memory by itself; what lies elsewhere the driver copies there first.
-
-    Args:
-        num_bytes: Of a batch.
-    """
-    import torch
-
-    host = torch.empty(max(1, num_bytes), dtype=torch.uint8)
-    device = torch.empty_like(host, device="cuda")
-
-    def rate(source: torch.Tensor) -> float:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        begin.record()
-        device.copy_(source, non_blocking=True)
-        end.record()
-        end.synchronize()
-        return num_bytes / (float(begin.elapsed_time(end)) / 1e3)
-
-    pinned, pageable = ([rate(source) for _ in range(_NUM_COPIES)][1:] for source in (host.pin_memory(), host))
-    return statistics.median(pinned), statistics.median(pageable)
 
 
 def _look(nvml: Any, handle: Any) -> dict[str, Any]:

@@ -17,9 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from stoker.cache.workers import can_be_sent
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.dataset import dataset_of
+from stoker.dataset.dataset import Dataset, dataset_of
 from stoker.doctor.arrow import arrow_batches, converter
 from stoker.doctor.results import (
     ARROW,
@@ -37,7 +41,6 @@ from stoker.doctor.results import (
     PathRun,
 )
 from stoker.doctor.runs import SETTLES, at_work, run_loader, take
-from stoker.doctor.sampled import SampledDataset, num_samples_of_units, spread_units
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.tap import Tap
 from stoker.errors import FieldError, StokerError
@@ -152,21 +155,19 @@ class Candidates:
 
     def first(self) -> list[Way]:
         """Return those that are always run: today's, and what it is compared with."""
-        step = self.settings.step
+        step, is_cold = self.settings.step, self.today == SOURCE
         tensors = self._warm(TENSORS, "tensors on SSD", self._how(cache=True))
-        found = [tensors]
-        if self.today == SOURCE:
-            found = [self._cold(SOURCE, "every epoch from the source", self._how())]
+        found = [self._cold(SOURCE, "every epoch from the source", self._how()) if is_cold else tensors]
         if step is not None:
             found.append(self._way(RAM, "batches in RAM", functools.partial(self._run_batches, step=step)))
-        if self.today == SOURCE:
+        if is_cold:
             found.append(tensors)
         if self.arrow:
             how = 'pyarrow.feather.write_feather(table, "rows.arrow", compression="uncompressed")'
             least_s = _LEAST_ARROW * self.chunk_s * min(1.0, self.settings.batch_size / self.mean_chunk)
             found.append(self._way(ARROW, "Arrow on SSD", self._run_arrow, how=how, least_s=least_s))
         if step is not None:
-            make = self._cold if self.today == SOURCE else self._warm
+            make = self._cold if is_cold else self._warm
             found.append(make(SUPPLY, "today's path with no step behind it", has_step=False))
         return found
 
@@ -181,12 +182,9 @@ class Candidates:
 
     def more(self) -> list[Way]:
         """Return today's path with one thing changed, each where it applies."""
-        makers = (
-            (self._threads, self._processes, self._columns, self._deduplicated)
-            if self.today == SOURCE
-            else (self._larger, self._deduplicated)
-        )
-        return [way for make in makers if (way := make()) is not None]
+        is_cold = self.today == SOURCE
+        made = (self._threads(), self._processes(), self._columns()) if is_cold else (self._larger(),)
+        return [way for way in (*made, self._deduplicated()) if way is not None]
 
     def explore(self, seconds: float) -> None:
         """Run today's cold path until it has found out how many threads are worth it, and how fast it is about."""
@@ -308,11 +306,8 @@ class Candidates:
             num_threads=settings.num_threads,
         ) as (batches, spent):
             take(batches, step=settings.step, seconds=SETTLES * seconds, longer=1)
-            before = dict(spent)
             run, *_ = take(batches, step=settings.step, seconds=seconds)
-            num = max(1, spent["rows"] - before["rows"])
-            stages = {key: (spent[key] - before[key]) / num for key in ("draw", "dequeue")}
-        return replace(run, stages=stages)
+        return replace(run, stages={key: spent[key] / max(1, spent["rows"]) for key in ("draw", "dequeue")})
 
     def _run_cold(
         self,
@@ -399,3 +394,64 @@ def make_loader(dataset: Any, settings: DoctorSettings, **options: Any) -> Loade
     """Return a loader as training has it, some options changed."""
     own = {name: getattr(settings, name) for name in ("batch_size", "num_threads", "transform_in")}
     return settings.make_loader(dataset, shuffle=True, **{**own, **options})
+
+
+class SampledDataset(Dataset):
+    """A data set that opens as some units of a catalogue; the options are those of `Catalogue.sampled`.
+
+    They are there again and again, every time under another key, so that each is built anew and found in no cache: what
+    a cold epoch of any length is measured on.
+
+        data set   0 1 2 3 4 5 6 7 8 9 …              thousands of chunks
+        chosen     0     3     6     9                 spread evenly
+        sampled    0 3 6 9 0 3 6 9 0 3 6 9 …
+    """
+
+    def __init__(self, catalogue: Catalogue, units: Sequence[range], **options: Any) -> None:
+        self.__dict__.update(catalogue.dataset.__dict__)
+        self._sampled = catalogue.sampled(units, **options)
+
+    def open(self, folder: Path | str | None = None, **_: Any) -> Catalogue:  # noqa: ARG002  nothing is kept of it
+        """Return the sample."""
+        return self._sampled
+
+
+def spread_units(catalogue: Catalogue, num_units: int) -> list[range]:
+    """Return up to `num_units` units with samples, spread evenly over the data set, in its order."""
+    filled = np.flatnonzero(catalogue.num_samples)
+    if not len(filled):
+        return []
+    chosen = filled[np.linspace(0, len(filled) - 1, min(num_units, len(filled))).astype(int)]
+    units = (catalogue.unit(int(i)) for i in chosen)
+    return list({unit[0]: unit for unit in units}.values())
+
+
+def row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> dict[str, Any]:
+    """Return what one unit's rows say, as fields of `DataFacts`: the widest column, bytes a sample.
+
+    Args:
+        catalogue: The data set.
+        table: Rows of one of its units.
+        unit: That unit.
+    """
+    fragment, sizes = catalogue.fragments[unit[0]], {name: table.column(name).nbytes for name in table.column_names}
+    number = next((i for i, info in enumerate(catalogue.files) if info.url == fragment.url), None)
+    at_source = dict[str, int]()
+    if number is not None:  # compressed, in the unit's row groups, as the footer says
+        footer = catalogue.footer(number)
+        chunks = footer.numbers.chunks[fragment.row_groups.start : fragment.row_groups.stop]
+        leaves = {name: footer.layout.leaves_of(name) for name in table.column_names}
+        at_source = {name: int(chunks[:, own]["compressed_bytes"].sum()) for name, own in leaves.items() if own}
+    at_source = at_source or sizes
+    widest = max(at_source, key=lambda name: at_source[name], default="")
+    return {
+        "widest_column": widest,
+        "widest_share": at_source.get(widest, 0) / (sum(at_source.values()) or 1),
+        "source_bytes": sum(at_source.values()) / max(1, int(catalogue.num_rows[unit.start : unit.stop].sum())),
+        "arrow_bytes": (sum(sizes.values()) or 1) / max(1, len(table)),
+    }
+
+
+def num_samples_of_units(catalogue: Catalogue, units: Sequence[range]) -> npt.NDArray[np.int64]:
+    """Return the samples of each unit. [U]."""
+    return np.array([catalogue.num_samples[unit.start : unit.stop].sum() for unit in units], np.int64)

@@ -206,7 +206,7 @@ class Measurements:
         paths: Those that ran, today's first.
         stages: Of building, in their order; empty where today's path builds nothing.
         ceilings: What the machine can do, measured in this run: bytes/s of "network", "connection" (one read alone),
-            "disk_read", "disk_write", "pcie_pinned", "pcie_pageable", and seconds of "latency".
+            "disk_read", "disk_write", and seconds of "latency".
         cores: Processors that this process may use.
         num_threads: As the loader has it.
         gpus: What the driver says of each GPU, see `watching_gpus`; empty without one.

@@ -26,8 +26,6 @@ _CEILINGS = {
     "latency": ("first byte", "one byte read"),
     "disk_read": ("disk, reading", "a file of its own, past the page cache"),
     "disk_write": ("disk, writing", "a file of its own, until it is on the disk"),
-    "pcie_pinned": ("to the GPU, pinned", "one batch"),
-    "pcie_pageable": ("to the GPU, pageable", "one batch"),
 }
 
 

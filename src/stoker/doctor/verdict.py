@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -114,7 +114,7 @@ class DoctorResult:
     def to_json(self) -> dict[str, Any]:
         """Return all of it as what JSON can write."""
         verdict = {name: getattr(self, name) for name in _SAID} | {"fixes": [path.key for path in self.fixes]}
-        content: dict[str, Any] = _plain({"verdict": verdict, **_fields(self.numbers)})
+        content: dict[str, Any] = _plain({"verdict": verdict, **asdict(self.numbers)})
         for path, one in zip(content["paths"], self.numbers.paths, strict=True):
             path |= {"rate_s": one.rate_s, "limit": self.limit_of(one)}
             path |= {"times": self.times_of(one), "busy": self.busy_of(one)}
@@ -515,14 +515,10 @@ def _chance(sigmas: float) -> float:
     return 0.5 * (1 + math.erf(sigmas / math.sqrt(2)))
 
 
-def _fields(of: Any) -> dict[str, Any]:
-    return {one.name: getattr(of, one.name) for one in fields(of)}
-
-
 def _plain(value: Any) -> Any:
     """Return a value as dicts, lists and what JSON knows: without infinities and NaNs."""
-    if is_dataclass(value):
-        value = _fields(value)
+    if isinstance(value, Bound):
+        return asdict(value)
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
