@@ -372,14 +372,18 @@ class _Examination:
                 self._try(way)
 
     def _again(self, num_rounds: int) -> list[Way]:
-        """Return those paths of which one more run may change something: first what the verdict rests on, if cheap."""
-        result, seconds = DoctorResult(self._numbers()), self._seconds
-        judged = {self._today, RAM, SHARED, *(fix.key for fix in result.fixes)}
+        """Return those paths of which one more run may change something: what is promised first, then the cheapest."""
+        seconds, judged = self._seconds, (self._today, RAM, SHARED)
+        fixes = [fix.key for fix in DoctorResult(self._numbers()).fixes]
+
+        def order(way: Way) -> tuple[bool, bool, float]:
+            return way.key not in fixes, way.key not in judged, way.takes_s(seconds)
+
         left_s = self._left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
         if num_rounds < _LEAST_ROUNDS:  # nobody should rely on what came once
             left_s = max(left_s, _GRACE / 2 * self._settings.budget_s)
         chosen = set[str]()
-        for way in sorted(self._tried.values(), key=lambda way: (way.key not in judged, way.takes_s(seconds))):
+        for way in sorted(self._tried.values(), key=order):
             is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > _SETTLED)
             if is_open and way.takes_s(seconds) <= left_s:
                 left_s -= way.takes_s(seconds)
