@@ -29,8 +29,8 @@ _HARDLY = 0.05
 _LEAST_BATCHES = 3
 # A run has so many turns of the builders, and goes on for no more than so many times its seconds to have them.
 _TURNS, _LONGER = 3, 3
-# Nor does it end while its parts differ more.
-_STEADY = 1.08
+# Nor does it end while its parts differ more. Of fewer batches than these none is forgotten: they tell too little.
+_STEADY, _FORGETS = 1.08, 32
 
 
 def take(
@@ -84,7 +84,7 @@ def take(
         if took_s > longer * seconds or (num_taken >= num_samples and is_steady):
             break
         looks_s = took_s + seconds / 2
-        if not is_steady and took_s < (longer - 1) * seconds:
+        if not is_steady and took_s < (longer - 1) * seconds and len(begun) >= _FORGETS:
             # What fills queues, starts processes and touches memory for the first time is not its pace.
             for each in (waits, begun, sizes):
                 del each[:]
