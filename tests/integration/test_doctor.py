@@ -185,7 +185,8 @@ def data(tmp_path, monkeypatch):
     return "data"
 
 
-def test_the_command_prints_the_verdict_and_what_it_rests_on_and_writes_the_same_to_a_page(data, capsys, tmp_path):
+@looked_at_again
+def test_the_command_prints_the_verdict_and_what_it_rests_on_and_writes_the_same_to_a_page(tmp_path, data, capsys):
     page_file = tmp_path / "out" / "doctor.html"
     command = ["doctor", data, "--step-time", "20ms", "--batch-size", "64", "--budget", "4s"]
     assert main([*command, "--html", str(page_file)]) == OK
