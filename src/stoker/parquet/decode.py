@@ -42,7 +42,7 @@ from stoker.parquet.pages import (
 )
 from stoker.parquet.schema import flatten
 from stoker.storage.failures import decoding
-from stoker.storage.fetch import ByteRange, Ranges, RangesFile
+from stoker.storage.fetch import SLACK_BYTES, ByteRange, Ranges, RangesFile
 from stoker.storage.storage import BytesLike
 
 if TYPE_CHECKING:
@@ -293,6 +293,11 @@ class RowGroups:
                     "is not believed; write the file with smaller pages, or leave the column out"
                 )
             begin, at = at + page.at, at + page.at + max(page.stored_bytes, 0)
+            if at > stop + SLACK_BYTES:
+                raise ValueError(
+                    f"column {path}: a page claims to be stored in {page.stored_bytes:,} bytes, and {stop - begin:,} "
+                    "are left of its column chunk"
+                )
             if page.kind == _DICTIONARY:
                 if is_text and at <= stop:
                     values = self._values((yield _Wanted(begin, at)), page, leaf, int(chunk["codec"]))

@@ -45,7 +45,7 @@ _MAX_SMALL_AT_ONCE, _SMALL_REQUEST_BYTES = 32, 512 << 10
 _FAR_SLOWER, _LEAST_PEERS, _MOST_PEERS, _REQUESTS_A_HEDGE = 4, 16, 64, 20
 _LEAST_PATIENCE_S = 0.5
 # Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
-_SLACK_BYTES = 128
+SLACK_BYTES = 128
 # What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
 _MAGIC_BYTES = 4
 
@@ -150,7 +150,7 @@ def plan_ranges(
     size_bytes: int,
     max_hole_bytes: int = MAX_HOLE_BYTES,
     most_waste: float = math.inf,
-    slack_bytes: int = _SLACK_BYTES,
+    slack_bytes: int = SLACK_BYTES,
 ) -> list[ByteRange]:
     """Return the ranges to fetch, ascending and apart: every chunk lies in one of them.
 
