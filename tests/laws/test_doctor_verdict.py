@@ -145,6 +145,7 @@ def test_screen_page_and_json_say_what_the_verdict_says_and_nothing_else(measure
     screen, page = printed(result), Page(report_html(result))
     found = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert found["verdict"]["sentence"] == verdict.sentence
+    assert not [name for name in found["verdict"] if name.startswith("_")]
     assert found["verdict"]["stages"] == list(verdict.stages)
     assert found["verdict"]["busy"] == verdict.busy
     for said in (screen, page.text):

@@ -507,8 +507,12 @@ class DoctorResult:
         return (*notes, *numbers.notes)
 
 
-_SAID = tuple(name for name, one in vars(DoctorResult).items() if isinstance(one, property | cached_property))
-"""All that a verdict says, by name; of itself it has underscores."""
+_SAID = tuple(
+    name
+    for name, one in vars(DoctorResult).items()
+    if isinstance(one, property | cached_property) and not name.startswith("_")
+)
+"""All that a verdict says, by name."""
 
 
 def _chance(sigmas: float) -> float:
