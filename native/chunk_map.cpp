@@ -76,20 +76,16 @@ size_t mapped_bytes(int fd, size_t num_bytes) {
   }
 }
 
-int64_t mtime_ns_of(const struct stat& about) {
+bool has_changed(const char* name, const FileVersion& version) {
+  struct stat about;
+  if (version.inode < 0 || stat(name, &about) != 0) return true;
 #if defined(__APPLE__)
   const timespec& time = about.st_mtimespec;
 #else
   const timespec& time = about.st_mtim;
 #endif
-  return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-}
-
-bool has_changed(const char* name, const FileVersion& version) {
-  struct stat about;
-  if (version.inode < 0 || stat(name, &about) != 0) return true;
-  return static_cast<int64_t>(about.st_ino) != version.inode || mtime_ns_of(about) != version.mtime_ns ||
-         static_cast<int64_t>(about.st_size) != version.size_bytes;
+  return static_cast<int64_t>(about.st_ino) != version.inode || static_cast<int64_t>(about.st_size) != version.size_bytes ||
+         static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec != version.mtime_ns;
 }
 
 // Memories that are in use at one time where nobody is slow: one window is used, the next one read.
@@ -104,8 +100,6 @@ constexpr size_t kMostUnused = 16;
 // Whole epochs beside two threads that gather, disk alone 2.25 GB/s: eight threads with 512 KiB 2.0, twelve 2.07, three
 // with 1 MiB 1.9, six 2.0, four with 4 MiB 1.8.
 constexpr size_t kPieceBytes = size_t{512} << 10, kNumThreads = 8;
-
-size_t whole_pages(size_t num_bytes) { return round_up(num_bytes, page_bytes()); }
 
 #if defined(O_DIRECT)
 constexpr int kDirect = O_DIRECT;
@@ -128,7 +122,7 @@ struct Failure {
 
 Failure read(const Piece& piece) {
   for (size_t done = 0; done < piece.num_bytes;) {
-    const size_t asked = whole_pages(piece.num_bytes) - done;
+    const size_t asked = round_up(piece.num_bytes, page_bytes()) - done;
     const ssize_t got = pread(piece.fd, piece.to + done, asked, static_cast<off_t>(piece.offset + done));
     if (got > 0) {
       done += static_cast<size_t>(got);
@@ -172,22 +166,21 @@ size_t page_bytes() {
   return found;
 }
 
-// Addresses without memory, zero where read: pages that are only read cost no memory and are not accounted for.
-uint8_t* Mapping::reserve(size_t size) {
-  const size_t slack = size >= kHugeBytes ? kHugeBytes : 0;
-  reserved_bytes_ = size + slack;
-  reserved_ = map(nullptr, reserved_bytes_, PROT_READ, kNoMemory, -1, 0);
+// Reserves addresses without memory; where a huge page may lie there, from such a page's border on.
+uint8_t* Mapping::reserve(size_t size, int protection) {
+  const bool is_huge = size >= kHugeBytes;
+  reserved_bytes_ = size + is_huge * kHugeBytes;
+  reserved_ = map(nullptr, reserved_bytes_, protection, kNoMemory, -1, 0);
   const size_t before = (0 - reinterpret_cast<uintptr_t>(reserved_)) % kHugeBytes;
-  return static_cast<uint8_t*>(reserved_) + (slack ? before : 0);
+  return static_cast<uint8_t*>(reserved_) + is_huge * before;
 }
 
 Mapping::Mapping(size_t size) : num_bytes(size) {
-  reserved_bytes_ = round_up(size, page_bytes()) + kHugeBytes;
-  reserved_ = map(nullptr, reserved_bytes_, PROT_READ | PROT_WRITE, kNoMemory, -1, 0);
-  begin = static_cast<uint8_t*>(reserved_) + (0 - reinterpret_cast<uintptr_t>(reserved_)) % kHugeBytes;
+  begin = reserve(round_up(size, page_bytes()), PROT_READ | PROT_WRITE);
   advise_huge(reserved_, reserved_bytes_);
 }
 
+// What is behind the file is zero where read: pages that are only read cost no memory and are not accounted for.
 Mapping::Mapping(int fd, size_t size) : num_bytes(size), is_file(true) {
   const size_t with_room = round_up(size + kReadBehind, page_bytes());
   if (size < kHugeBytes && with_room == round_up(size, page_bytes())) {
@@ -195,7 +188,7 @@ Mapping::Mapping(int fd, size_t size) : num_bytes(size), is_file(true) {
     reserved_ = begin = map(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
     return;
   }
-  uint8_t* place = reserve(with_room);
+  uint8_t* place = reserve(with_room, PROT_READ);
   try {
     begin = map(place, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
   } catch (...) {
@@ -341,7 +334,7 @@ size_t WindowMemory::num_free() const {
 
 std::vector<ChunkMap> read_chunks(std::span<const ChunkFile> files, WindowMemory& memory, bool waits) {
   size_t end = 0;
-  for (const ChunkFile& file : files) end += whole_pages(file.num_bytes);
+  for (const ChunkFile& file : files) end += round_up(file.num_bytes, page_bytes());
   const std::shared_ptr<Mapping> target = memory.take(end + kReadBehind, waits);
   std::vector<ChunkMap> chunks;
   std::vector<Piece> pieces;
@@ -351,7 +344,7 @@ std::vector<ChunkMap> read_chunks(std::span<const ChunkFile> files, WindowMemory
     for (size_t begin = 0; begin < file.num_bytes; begin += kPieceBytes) {
       pieces.push_back({file.fd, begin, std::min(kPieceBytes, file.num_bytes - begin), at + begin});
     }
-    at += whole_pages(file.num_bytes);
+    at += round_up(file.num_bytes, page_bytes());
   }
   if (const Failure failure = read_all(pieces)) {
     const int error = failure.error ? failure.error : EIO;

@@ -37,7 +37,7 @@ class Mapping {
   std::atomic<size_t> entered_bytes{0};  // so many from the beginning on are in the page table
 
  private:
-  uint8_t* reserve(size_t num_bytes);
+  uint8_t* reserve(size_t num_bytes, int protection);
 
   void* reserved_ = nullptr;  // with what is before a border and behind the end
   size_t reserved_bytes_ = 0;
@@ -90,11 +90,11 @@ struct FileVersion {
   int64_t inode, mtime_ns, size_bytes;
 };
 
-// Files by name, and which each of them was.
+// Files by name, each of `name_bytes`, zeros behind it, at least one; and which each was, an inode below zero for none.
 struct KnownFiles {
-  const char* names;  // each of `name_bytes`, zeros behind it, at least one
+  const char* names;
   size_t name_bytes;
-  std::span<const FileVersion> versions;  // an inode below zero: no file is known
+  std::span<const FileVersion> versions;
 };
 
 // Looks at some of the files, notes which are not there any more or are other ones, and returns how many it looked at:

@@ -10,60 +10,42 @@
 namespace stoker::parquet {
 namespace {
 
-// Opened once, and never closed: threads that end later free their contexts by it.
-void* open_library(const char* name, const char* name_on_mac) {
-#if defined(__APPLE__)
-  name = name_on_mac;
-#else
-  (void)name_on_mac;
-#endif
-  return dlopen(name, RTLD_NOW | RTLD_LOCAL);
-}
-
+// Finds a function of a library of the system's, which is never closed: threads that end later free their contexts by it.
 template <typename Function>
-void find(void* library, const char* name, Function*& function) {
-  function = library ? reinterpret_cast<Function*>(dlsym(library, name)) : nullptr;
+Function* find(const char* library, const char* on_mac, const char* name) {
+#if defined(__APPLE__)
+  library = on_mac;
+#else
+  (void)on_mac;
+#endif
+  void* found = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  return found ? reinterpret_cast<Function*>(dlsym(found, name)) : nullptr;
 }
 
-// Nearly every system has it: its package manager needs it.
-struct Zstd {
-  void* (*create)();
-  size_t (*free)(void*);
-  size_t (*decompress)(void*, void*, size_t, const void*, size_t);
+// Nearly every system has zstd: its package manager needs it.
+struct Codecs {
+  template <typename Function>
+  static Function* zstd(const char* name) { return find<Function>("libzstd.so.1", "libzstd.1.dylib", name); }
 
-  Zstd() {
-    void* library = open_library("libzstd.so.1", "libzstd.1.dylib");
-    find(library, "ZSTD_createDCtx", create);
-    find(library, "ZSTD_freeDCtx", free);
-    find(library, "ZSTD_decompressDCtx", decompress);
-  }
-  bool is_there() const { return create && free && decompress; }
+  void* (*create)() = zstd<void*()>("ZSTD_createDCtx");
+  size_t (*free)(void*) = zstd<size_t(void*)>("ZSTD_freeDCtx");
+  size_t (*unzstd)(void*, void*, size_t, const void*, size_t) = zstd<size_t(void*, void*, size_t, const void*, size_t)>("ZSTD_decompressDCtx");
+  int (*unlz4)(const char*, char*, int, int) = find<int(const char*, char*, int, int)>("liblz4.so.1", "liblz4.1.dylib", "LZ4_decompress_safe");
 
-  static const Zstd& get() {
-    static const Zstd zstd;
-    return zstd;
+  static const Codecs& get() {
+    static const Codecs codecs;
+    return codecs;
   }
 };
 
 // A context a thread: to make one takes longer than to decompress a small page.
 void* zstd_context() {
   struct Free {
-    void operator()(void* context) const { Zstd::get().free(context); }
+    void operator()(void* context) const { Codecs::get().free(context); }
   };
-  thread_local std::unique_ptr<void, Free> context(Zstd::get().create());
+  thread_local std::unique_ptr<void, Free> context(Codecs::get().create());
   return context.get();
 }
-
-struct Lz4 {
-  int (*decompress)(const char*, char*, int, int);
-
-  Lz4() { find(open_library("liblz4.so.1", "liblz4.1.dylib"), "LZ4_decompress_safe", decompress); }
-
-  static const Lz4& get() {
-    static const Lz4 lz4;
-    return lz4;
-  }
-};
 
 // What is copied at once where there is room for more than is asked for.
 constexpr ptrdiff_t kStep = 8;
@@ -155,41 +137,29 @@ uint32_t crc32(std::span<const uint8_t> bytes) {
 }
 
 bool can_decompress(Codec codec) {
+  const Codecs& codecs = Codecs::get();
   switch (codec) {
     case Codec::kUncompressed:
-    case Codec::kSnappy:
-      return true;
-    case Codec::kZstd:
-      return Zstd::get().is_there();
-    case Codec::kLz4Raw:
-      return Lz4::get().decompress;
+    case Codec::kSnappy: return true;
+    case Codec::kZstd: return codecs.create && codecs.free && codecs.unzstd;
+    case Codec::kLz4Raw: return codecs.unlz4;
   }
   return false;
 }
 
 bool decompress(Codec codec, std::span<const uint8_t> packed, std::span<uint8_t> out) {
+  constexpr size_t most = 0x7FFFFFFF;
   if (packed.empty()) return out.empty();
   if (!can_decompress(codec)) return false;
-  switch (codec) {
-    case Codec::kUncompressed:
-      return false;
-    case Codec::kSnappy:
-      return unsnap(packed, out);
-    case Codec::kZstd: {
-      void* context = zstd_context();
-      return context && Zstd::get().decompress(context, out.data(), out.size(), packed.data(), packed.size()) ==
-                            out.size();
-    }
-    case Codec::kLz4Raw: {
-      constexpr size_t most = 0x7FFFFFFF;
-      if (packed.size() > most || out.size() > most) return false;
-      const int num = Lz4::get().decompress(reinterpret_cast<const char*>(packed.data()),
-                                            reinterpret_cast<char*>(out.data()), static_cast<int>(packed.size()),
-                                            static_cast<int>(out.size()));
-      return num >= 0 && static_cast<size_t>(num) == out.size();
-    }
+  if (codec == Codec::kSnappy) return unsnap(packed, out);
+  if (codec == Codec::kZstd) {
+    void* context = zstd_context();
+    return context && Codecs::get().unzstd(context, out.data(), out.size(), packed.data(), packed.size()) == out.size();
   }
-  return false;
+  if (codec != Codec::kLz4Raw || packed.size() > most || out.size() > most) return false;
+  const int num = Codecs::get().unlz4(reinterpret_cast<const char*>(packed.data()), reinterpret_cast<char*>(out.data()),
+                                      static_cast<int>(packed.size()), static_cast<int>(out.size()));
+  return num >= 0 && static_cast<size_t>(num) == out.size();
 }
 
 }  // namespace stoker::parquet

@@ -69,20 +69,17 @@ STOKER_INLINE bool look_up_all(Runs& indices, int64_t num, int bits, const V val
       // So many of them can be read eight bytes at a time.
       const int64_t room = limit - packed - 8;
       const int64_t safe = room < 0 ? 0 : bits == 0 ? n : std::min(n, (room * 8 + 7) / bits + 1);
-      for (int64_t i = 0; i < safe; ++i) {
-        const int64_t bit = i * bits;
-        const uint64_t index = (load<uint64_t>(packed + (bit >> 3)) >> (bit & 7)) & mask;
-        if (index >= num_values) return false;
-        values.copy(index, out + i * values.kWidth);
-      }
-      for (int64_t i = safe; i < n; ++i) {
-        const int64_t bit = i * bits;
-        const uint8_t* at = packed + (bit >> 3);
-        const size_t num_left = static_cast<size_t>(std::min<int64_t>(8, limit - at));
-        const uint64_t index = (load_few(at, num_left) >> (bit & 7)) & mask;
-        if (index >= num_values) return false;
-        values.copy(index, out + i * values.kWidth);
-      }
+      const auto copy = [&](int64_t begin, int64_t end, auto read) __attribute__((always_inline)) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t bit = i * bits;
+          const uint64_t index = (read(packed + (bit >> 3)) >> (bit & 7)) & mask;
+          if (index >= num_values) return false;
+          values.copy(index, out + i * values.kWidth);
+        }
+        return true;
+      };
+      const auto few = [&](const uint8_t* at) { return load_few(at, static_cast<size_t>(std::min<int64_t>(8, limit - at))); };
+      if (!copy(0, safe, load<uint64_t>) || !copy(safe, n, few)) return false;
     }
     out += n * values.kWidth;
     num -= n;
@@ -98,13 +95,6 @@ STOKER_INLINE void join(const uint8_t* streams, int64_t num, uint8_t* out) {
       value = static_cast<T>(value | static_cast<T>(T{streams[static_cast<int64_t>(k) * num + i]} << (8 * k)));
     store(out + i * static_cast<int64_t>(N), value);
   }
-}
-
-// Of a row without a value, where nulls come without a pattern nothing branches on them.
-template <typename T>
-STOKER_INLINE void move_if(uint8_t* values, int64_t row, int64_t there, bool has) {
-  const T value = load<T>(values + (has ? there : 0) * static_cast<int64_t>(sizeof(T)));
-  store(values + row * static_cast<int64_t>(sizeof(T)), has ? value : T{0});
 }
 
 template <typename T>
@@ -127,9 +117,10 @@ STOKER_INLINE void spread_numbers(uint8_t* values, int64_t left, int64_t there, 
       }
     }
     for (int64_t n = std::min<int64_t>(8, left); n > 0; --n) {
-      const bool has = valid[--left];
+      const bool has = valid[--left];  // where nulls come without a pattern nothing branches on them
       there -= has;
-      move_if<T>(values, left, there, has);
+      const T value = load<T>(values + (has ? there : 0) * width);
+      store(values + left * width, has ? value : T{0});
     }
   }
 }
