@@ -6,6 +6,7 @@ That is a beginning and its end, and a call and what it launched.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -162,9 +163,9 @@ class Collector:
             for pid, tid in self._tracks
         )
         columns, num_lone = _close_pairs(columns)
+        columns["kind"] = self._final_kinds(columns, tracks)
         if not self._has_correlations:
             _follow_arrows(columns)
-        columns["kind"] = self._final_kinds(columns, tracks)
         is_span, kind = columns.pop("phase") == _COMPLETE, columns["kind"]
         length = columns.pop("length")
         has_length = length >= 0
@@ -183,7 +184,9 @@ class Collector:
             texts=tuple(self._texts),
             tracks=tracks,
             names=self._names,
-            device_word=device_word(self._texts),
+            device_word=device_word(
+                [*self._texts, *re.findall(r"'name': '([^']*)'", str(header.get("deviceProperties")))]
+            ),
             header=header,
             num_events=self._num_events,
             # The event that the end cuts is no damage.
@@ -259,8 +262,10 @@ def _follow_arrows(columns: Columns) -> None:
         columns: As the collector has them; arrows are rows of phase "s" and "f", their id under "correlation".
     """
     phase, kind, start, track = columns["phase"], columns["kind"], columns["start"], columns["track"]
-    is_device = (kind == EventKind.KERNEL) | (kind == EventKind.MEMCPY) | (kind == EventKind.MEMSET)
-    for letter, ends in ((_FLOW_FROM, kind == EventKind.RUNTIME), (_FLOW_TO, is_device)):
+    is_call = kind == EventKind.RUNTIME
+    if not is_call.any():  # the profiler of before Kineto has no calls: its arrows begin in operators
+        is_call = kind == EventKind.HOST_OP
+    for letter, ends in ((_FLOW_FROM, is_call), (_FLOW_TO, _IS_DEVICE[kind])):
         arrows = np.flatnonzero(phase == letter)
         targets = np.flatnonzero(ends & (phase == _COMPLETE))
         for number in np.unique(track[arrows]).tolist():

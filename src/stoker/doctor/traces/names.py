@@ -71,7 +71,7 @@ _CATEGORIES = {
 # cuda_runtime, xpu_driver, mtia_runtime, privateuse1_runtime, and those of back ends to come.
 _RUNTIME = re.compile(r"\w+_(runtime|driver)")
 
-FLOW_CATEGORIES = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu", "cpu_to_cuda"}
+FLOW_CATEGORIES = {"ac2g", "async", "async_gpu", "async_cpu_to_gpu", "cpu_to_cuda", "hosttodevice"}
 """Arrows from a call to what it launched; other arrows (forward to backward) are of no use here."""
 
 # What a process is where events have no category: torch's profiler of before Kineto, and Ascend's.
@@ -94,7 +94,11 @@ _DATA = r"""
       enumerate\((DataLoader|IterDataPipe|MapDataPipe|DataPipe)\)
     | _(SingleProcess|MultiProcessing)DataLoaderIter
     | DataLoader\w*\.__next__
-    | torch/utils/data/dataloader\.py\(\d+\):\ (__next__|_next_data|_get_data|_try_get_data)
+    | (^|/)(torch/utils/data|torchdata|webdataset|nvidia/dali|ffcv|grain|litdata|petastorm|streaming/base|ray/data
+        |tensorflow/python/data)/[\w./]*\.py\(
+    | (^|/)(accelerate/data_loader|datasets/(iterable|arrow)_dataset)\.py\(
+    | (^|/)(lightning/pytorch|pytorch_lightning)/\w+/fetch\w+\.py\(
+    | (?<![a-z])(dali|webdataset|wds)(?![a-z]|[\w/]*\.py) | \bIterator(V\d)?(::|GetNext) | IteratorGetNext
     | \bstoker[ ./:\w]*?[ ./:_](wait|__next__)
 """
 # Names that people give to ranges and functions, as words: "prefetcher.next", "IteratorGetNext", "SBatchWait_3",
@@ -102,15 +106,18 @@ _DATA = r"""
 _DATA_WORDS = r"""
     (.*\ )? (
       (get|next|load|loading|fetch|fetching|read|reading|pull|dequeue|wait|waiting|await)
-          (\ (for|the|a|next|new|train|training|val|valid|validation|test|input|mini|micro|host|from|queue))*
+          (\ (for|the|a|next|new|train|training|val|valid|validation|test|input|data|mini|micro|host|from|queue))*
           \ (batch|batches|minibatch|data|inputs?|examples?|records?|loader|dataloader|iter|iterator|prefetcher)
     | (train|val|valid|test|predict|data|batch|input|loader|dataloader|iter|iterator|prefetcher|feeder|dataset)
           (\ get)? \ (next|wait|waiting|load|loading|loader|fetch|fetching|fetcher)
     | (data|loader|dataloader|dataset) \ iter
     | (data|loader|input) (\ (wait|load|fetch))? \ time | batch \ (wait|load|fetch) \ time
-    | preprocess | preprocessing
+    | (get|fetch|next)\ batch\ (samples|on\ this\ tp\ rank) | data\ fetcher\ next
+    | iter\ (torch\ )?batches | batch\ generator
+    | (prepare|preprocess|sample|build|make)\ (batch|data) | (data|batch)\ (prep|preparation|augmentation)
+    | dataset\ getitem | preprocess | preprocessing | (train|val|valid|test)\ dataloader
     ) (\ (\d+|n))?
-    | data | dataloader | data\ (\d+|n) | input\ pipeline
+    | data | dataloader | dataload(ing)? | data\ (\d+|n) | input\ (pipeline|fn) | get\ next | tokenize | tokenization
 """
 # TorchRec waits under this name for a copy on another stream, not for data.
 _NOT_DATA = r"\#\#\s*wait_for_batch | dist\b | all2all | Awaitable"
@@ -141,8 +148,8 @@ _FRAME = re.compile(r".*\(\d+\): ")
 
 # What a device is, by the words that its profilers use.
 _DEVICES = (
-    ("NPU", re.compile(r"ascend hardware|cann|hccl|(hcom_|aclrt|aclnn|npu_|torch_npu).*", re.IGNORECASE)),
-    ("HPU", re.compile(r"hpu_op", re.IGNORECASE)),
+    ("NPU", re.compile(r"ascend( hardware| ?\d.*)|npu \d+|cann|hccl|(hcom_|aclrt|aclnn|npu_|torch_npu).*", re.I)),
+    ("HPU", re.compile(r"hpu_op|hpu \d+|.*\bgaudi.*", re.IGNORECASE)),
     ("accelerator", re.compile(r"(mtia|privateuse1)_\w+", re.IGNORECASE)),
 )
 
@@ -246,9 +253,13 @@ class EventNames:
         if self.data.search(name):
             return True
         if kind is EventKind.PYTHON:  # "train.py(30): get_batch": the file's name says nothing of the function
-            name, num_files = _FRAME.subn("", name)
-            if not num_files:
+            file, function = name, _FRAME.sub("", name)
+            if function == file:
                 return False
+            name = function
+            # Whose next one it is only the file says: "utils/prefetcher.py(7): __next__".
+            if name.strip("_") == "next":
+                name = f"{file.partition('.py(')[0].rpartition('/')[2]} next"
         elif kind is EventKind.HOST_OP and "::" in name:
             return False
         words = " ".join(_WORD.findall(name)).lower()

@@ -121,7 +121,17 @@ def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
     host, device = trace.host, trace.device
     owner = np.full(len(device), -1, np.int64)
     delay = np.full(len(device), np.iinfo(np.int64).max)
-    for number in training.tolist():
+    calls = np.flatnonzero(np.isin(process, training) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
+    calls = calls[np.isin(host.correlation[calls], device.correlation)]  # others wait, and launch nothing
+    calls = calls[np.argsort(host.correlation[calls], kind="stable")]
+    works = np.flatnonzero(device.correlation > 0)
+    works = works[np.argsort(device.correlation[works], kind="stable")]
+    # As many calls of each id as work: ranks are behind each other in the file, and their work in the same order.
+    is_paired = np.array_equal(host.correlation[calls], device.correlation[works])
+    is_paired = is_paired and bool(np.all(host.start[calls] <= device.start[works]))
+    if is_paired:
+        owner[works] = process[calls]
+    for number in [] if is_paired else training.tolist():
         calls = np.flatnonzero((process == number) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
         if not calls.size:
             continue
@@ -151,7 +161,10 @@ def _join_files(measured: Iterable[RankTimes]) -> list[RankTimes]:
     found = []
     for files in of_process.values():
         in_time = sorted(files, key=lambda one: one.span)
-        is_one = all(before.span[1] <= after.span[0] for before, after in pairwise(in_time))
+        numbers = [step.number for one in in_time for step in one.all_steps]
+        # Cycles go on counting: two files with the same steps are two ranks, however far apart their clocks are.
+        is_one = len(set(numbers)) == len(numbers)
+        is_one &= all(before.span[1] <= after.span[0] for before, after in pairwise(in_time))
         found += [join_cycles(in_time)] if is_one and len(files) > 1 else files
     return found
 

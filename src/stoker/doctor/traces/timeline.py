@@ -41,8 +41,9 @@ class HostWork:
         launching: When one was in an operator or a call of the runtime.
         steps: Those that were profiled, in order of time: the N of "ProfilerStep#N", when it began and when it ended.
         main_track: Number of the main thread's track, -1 where no host event was found.
-        launch_begins: When the call that launched each device event began; the event's own start where that is not
-            known. In the order of the device events. int64 [D].
+        launch_begins: When the call that launched each device event began, or the last that can have been it where no
+            work has a correlation; the event's own start where nothing is known. In the order of the device events.
+            int64 [D].
         launch_ends: When it returned. int64 [D].
         is_pageable: Which device events are copies from pageable memory. bool [D].
     """
@@ -84,6 +85,16 @@ def host_of(trace: ProfilerTrace) -> HostWork:
     copies, fetches = calls_of(is_pageable), calls_of((device_says & Is.TO_HOST) != 0)
     is_call = on_host.kind == EventKind.RUNTIME
     is_operator = (on_host.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0)
+    begins = np.where(known, on_host.start[call] if len(on_host) else 0, on_device.start)
+    ends = np.where(known, on_host.stop[call] if len(on_host) else 0, on_device.start)
+    named = np.flatnonzero(is_call & ((says & Is.LAUNCH_CALL) != 0))
+    if named.size and not (on_host.correlation > 0).any():
+        # Nothing links work to its call: it was launched no later than the last call before it that can launch.
+        named = named[np.argsort(on_host.start[named], kind="stable")]
+        place = np.searchsorted(on_host.start[named], on_device.start, side="right") - 1
+        bound = named[np.maximum(place, 0)]
+        begins = np.where(place >= 0, on_host.start[bound], begins)
+        ends = np.where(place >= 0, on_host.stop[bound], ends)
     return HostWork(
         collating=when(mine & ((says & Is.COLLATE) != 0)),
         waiting=when(mine & ((says & Is.DATA_WAIT) != 0)),
@@ -93,8 +104,8 @@ def host_of(trace: ProfilerTrace) -> HostWork:
         launching=when(launching & (is_call | is_operator)),
         steps=_steps(trace, on_host.where(mine & ((says & Is.STEP) != 0))),
         main_track=main,
-        launch_begins=np.where(known, on_host.start[call] if len(on_host) else 0, on_device.start),
-        launch_ends=np.where(known, on_host.stop[call] if len(on_host) else 0, on_device.start),
+        launch_begins=begins,
+        launch_ends=ends,
         is_pageable=is_pageable,
     )
 
@@ -197,7 +208,7 @@ def _flags(trace: ProfilerTrace, events: Events) -> npt.NDArray[np.uint8]:
 def _calls(on_host: Events, on_device: Events, is_copy: Mask, is_pageable: Mask) -> Int64:
     """Return which host event launched each device event, -1 where that is not known. [D]."""
     found = np.full(len(on_device), -1, np.int64)
-    calls = np.flatnonzero((on_host.kind == EventKind.RUNTIME) & (on_host.correlation > 0))
+    calls = np.flatnonzero(on_host.correlation > 0)
     if calls.size:
         order = calls[np.argsort(on_host.correlation[calls], kind="stable")]
         keys = on_host.correlation[order]

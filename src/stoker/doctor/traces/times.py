@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,8 @@ from stoker.doctor.traces.timeline import HostWork, devices_of, host_of
 # Public runs with workers took 4 to 7 % more a step than those without workers, the wait taken away.
 _UNSURE = 0.15
 
+# "host_1234.1700000000.pt.trace.json": what comes before the time is the same for all cycles of a process.
+_HANDLER = re.compile(r"\.\d+\.pt\.trace\.json")
 _BOUNDS = ("least", "most")
 Devices = dict[str, dict[str, Intervals]]
 
@@ -275,7 +278,8 @@ def measure(trace: ProfilerTrace) -> RankTimes:
     is_copy &= trace.device.stop >= window.start.min(initial=end)
     return RankTimes(
         traces=(trace.without_events(),),
-        process=(trace.rank, None if main is None else main.pid),
+        # Processes of two hosts may have one number: the profiler's handler puts the host into the file's name.
+        process=(trace.rank, None if main is None else main.pid, _worker(trace.path)),
         span=(begin + trace.base_ns, end + trace.base_ns),
         has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
         devices={name: _times(device, window) for name, device in devices.items()},
@@ -291,6 +295,11 @@ def measure(trace: ProfilerTrace) -> RankTimes:
             (host.copying | host.others_copying).within(window),
         ),
     )
+
+
+def _worker(path: str) -> str:
+    name = Path(path).name
+    return _HANDLER.split(name)[0] if _HANDLER.search(name) else ""
 
 
 def join_cycles(cycles: Sequence[RankTimes]) -> RankTimes:

@@ -194,6 +194,24 @@ def test_the_profiler_of_before_kineto_has_no_categories(tmp_path):
     }
 
 
+def test_arrows_are_followed_in_traces_without_categories(tmp_path):
+    """The second kernel was launched long before the wait in which it begins."""
+    parts = [(1, 9, "ProfilerStep#1", 0, 100), (1, 9, "get_batch", 5, 95), (2, 8, "Node@launch", 0, 2)]
+    parts += [(2, 8, "Node@launch", 3, 4), (3, 7, "MatMulV2", 2, 40), (3, 7, "MatMulV2", 90, 100)]
+    events = [{"ph": "X", "pid": p, "tid": t, "name": n, "ts": a, "dur": b - a} for p, t, n, a, b in parts]
+    for number, (start, stop) in enumerate([(0, 2), (3, 90)], 1):
+        arrow = {"cat": "HostToDevice", "name": "HostToDevice", "id": str(number)}
+        events += [
+            arrow | {"ph": "s", "pid": 2, "tid": 8, "ts": start},
+            arrow | {"ph": "f", "pid": 3, "tid": 7, "ts": stop},
+        ]
+    for pid, name in enumerate(["Python", "CANN", "Ascend Hardware"], 1):
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
+    times = times_of(write(tmp_path, json.dumps(events)))
+    assert times["queued"] == 50
+    assert "waiting_for_data" not in times
+
+
 def test_ascend_names_its_processes_and_writes_times_as_text(tmp_path):
     def event(pid, name, start, stop):
         return {
@@ -303,6 +321,22 @@ def test_kernels_that_compute(name):
         ("next_batch", EventKind.ANNOTATION),
         ("stoker.wait", EventKind.ANNOTATION),
         ("stoker: wait", EventKind.ANNOTATION),
+        ("[pl][profile]_PrefetchDataFetcher.__next__", EventKind.ANNOTATION),
+        ("batch-generator", EventKind.ANNOTATION),
+        ("get_batch_on_this_tp_rank", EventKind.ANNOTATION),
+        ("next(data_iterator)", EventKind.ANNOTATION),
+        ("IteratorGetNextAsOptional", EventKind.HOST_OP),
+        ("Iterator::Prefetch", EventKind.ANNOTATION),
+        ("[DALI] pipeline run", EventKind.ANNOTATION),
+        ("wds_next", EventKind.ANNOTATION),
+        ("train_dataloader", EventKind.ANNOTATION),
+        ("iter_torch_batches", EventKind.ANNOTATION),
+        ("get_next", EventKind.ANNOTATION),
+        ("webdataset/pipeline.py(64): iterator", EventKind.PYTHON),
+        ("nvidia/dali/plugin/base_iterator.py(400): _next", EventKind.PYTHON),
+        ("transformers/trainer.py(5300): get_batch_samples", EventKind.PYTHON),
+        ("accelerate/data_loader.py(567): __iter__", EventKind.PYTHON),
+        ("utils/prefetcher.py(7): __next__", EventKind.PYTHON),
     ],
 )
 def test_names_of_waits_for_data(name, kind):
@@ -326,6 +360,12 @@ def test_names_of_waits_for_data(name, kind):
         "train",
         "DataParallel.forward",
         "BatchNorm2d",
+        "load_checkpoint",
+        "get_next_token",
+        "batch_matmul",
+        "transfer_batch_to_device",
+        "get_input_embeddings",
+        "queue_wait_event",
     ],
 )
 def test_names_of_other_things(name):
@@ -367,6 +407,15 @@ def test_devices_are_called_what_they_are(tmp_path, category, process, word):
     made = Made().step(0, 0, 100).wait(0, 60).kernel(60, 100).call("launch", 1, 2, cat=category)
     made.events.append({"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": process}})
     assert str(as_json(made.analyse(tmp_path))["verdict"]).startswith(word)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("Ascend910B2", "NPU"), ("Intel Gaudi2 HL-225", "HPU"), ("AMD Instinct MI300X", "GPU")]
+)
+def test_what_the_header_calls_a_device_says_what_it_is(tmp_path, name, word):
+    made = Made().step(0, 0, 100).wait(0, 60).kernel(60, 100)
+    found = as_json(made.analyse(tmp_path, deviceProperties=[{"id": 0, "name": name}]))
+    assert str(found["verdict"]).startswith(f"The {word} idles")
 
 
 def test_kernels_without_a_duration_are_left_out_and_it_says_so(tmp_path):

@@ -62,6 +62,23 @@ def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path):
     assert found["ranks"][1]["imposed_wait_us"] == 300 * 6
 
 
+@pytest.mark.parametrize("name", ["{rank}.{cycle}.json", "host{rank}_1.{cycle}.pt.trace.json"])
+@pytest.mark.parametrize("num_cycles", [1, 3])
+def test_ranks_of_one_process_number_whose_clocks_are_minutes_apart_are_no_cycles(tmp_path, name, num_cycles):
+    """Containers number their processes alike; with several cycles only the handler's names tell ranks apart."""
+    if num_cycles > 1 and not name.startswith("host"):
+        return
+    traces = []
+    for number in range(3):
+        for at in range(num_cycles):
+            made = cycle(at, pid=1, late=300 * (number == 1), first_step=4 * at)
+            for event in made.events:
+                event["ts"] += 60_000_000 * number
+            traces.append(read_trace(made.write(tmp_path / name.format(rank=number, cycle=at))))
+    found = as_json(analyse(traces))
+    assert (found["num_ranks"], found["straggler"]) == (3, 1)
+
+
 @pytest.mark.parametrize("does_share_devices", [False, True])
 def test_ranks_in_one_file_are_told_apart(tmp_path, does_share_devices):
     """Their calls have the same correlations, as those of two processes do."""
@@ -78,6 +95,17 @@ def test_ranks_in_one_file_are_told_apart(tmp_path, does_share_devices):
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert [rank["data_wait_share"] for rank in found["ranks"]] == [0.2, 0.5]
     assert found["straggler"] == 1
+
+
+@pytest.mark.parametrize("does_share_devices", [False, True])
+def test_eight_ranks_in_one_file_that_launch_at_the_same_moments_are_told_apart(tmp_path, does_share_devices):
+    both = Made()
+    for number in range(8):
+        for event in cycle(0, pid=100 + number, late=300 * (number == 6)).events:
+            is_work = event["cat"] == "kernel"
+            both.events.append({**event, "pid": number if is_work and not does_share_devices else event["pid"]})
+    found = as_json(both.analyse(tmp_path))
+    assert (found["num_ranks"], found["straggler"]) == (8, 6)
 
 
 def test_what_nothing_else_explains_is_named_by_the_range_it_is_in(tmp_path):

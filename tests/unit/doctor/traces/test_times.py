@@ -140,6 +140,16 @@ def test_the_host_is_not_to_blame_for_a_gap_whose_next_work_was_launched_before_
     assert found["step_without_data_wait_us"][1] == 100  # nothing to gain
 
 
+@pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "get_batch"])
+def test_nor_where_no_call_has_a_correlation_and_none_was_made_in_the_gap(tmp_path, name):
+    made = Made().step(0, 0, 100).call("cudaLaunchKernel", 0, 1).kernel(2, 40)
+    made.call("cudaLaunchKernel", 3, 4).kernel(90, 100)
+    made.host(name, 5, 95, cat="cuda_runtime" if name.startswith("cuda") else "user_annotation")
+    times = made.times(tmp_path)
+    assert times["queued"] == 50
+    assert not times.keys() & {"synchronising", "waiting_for_data"}
+
+
 def test_a_launch_that_returned_a_moment_before_the_gap_is_on_its_way_and_not_queued(tmp_path):
     """A loop that is all launches is a few microseconds ahead of its device, and never more."""
     made = Made().step(0, 0, 1000)
