@@ -124,7 +124,7 @@ def test_parts_that_only_came_along_stay_where_they_can_and_are_not_kept_in_memo
         assert builder.build(last)
         with store.open(catalogue.key(last)) as chunk:
             assert not chunk.is_kept
-        assert [store.has(catalogue.key(i)) for i in range(last)] == [True, True] + [False] * (last - 2)
+        assert sum(store.has(catalogue.key(i)) for i in range(last)) == 2  # which is first is the helpers' to say
 
 
 def test_a_chunk_somebody_else_builds_is_left_to_them(store):
