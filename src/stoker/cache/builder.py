@@ -199,8 +199,7 @@ class Builder:
         """
         spec = None if is_first else self.find_spec()
         keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
-        lock = self.store.try_lock(next(iter(keys.values())))
-        if lock is None:
+        if (lock := self.store.try_lock(next(iter(keys.values())))) is None:
             return self.has(i)
 
         def publish(j: int, made: _Made) -> bool:
@@ -218,8 +217,8 @@ class Builder:
             missing = {j for j in keys if not self.has(j)}
             if i not in missing:
                 return True
-            num_samples = int(self.catalogue.num_samples[i])
-            if self.store.fetch(keys[i], spec, num_samples=num_samples, must_be_kept=must_be_kept):
+            num = int(self.catalogue.num_samples[i])
+            if self.store.fetch(keys[i], spec, num_samples=num, must_be_kept=must_be_kept):
                 on_published(i)
                 return True
             is_full = False

@@ -61,8 +61,7 @@ def take(
     who_used, begun_s, got_s, looks_s = cores_from_now(), time.perf_counter(), 0.0, seconds
     while True:
         asked_s = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
+        if (batch := next(batches, None)) is None:
             break
         waits.append(time.perf_counter() - asked_s)
         if not num_taken:
@@ -93,8 +92,7 @@ def take(
     if step is not None:
         step.finish()
     rates, stall = rates_of(waits, begun, sizes)
-    run = PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others)
-    return run, num_taken, (begun_s, ended_s)
+    return PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others), num_taken, (begun_s, ended_s)
 
 
 def rates_of(waits: list[float], begun: list[float], sizes: list[int]) -> tuple[tuple[float, ...], float]:

@@ -346,10 +346,12 @@ def _distinct(parts: Sequence[Part], sizes: Int64) -> tuple[list[Part], Array, I
         Which of its batch's each of all is, int32. Shape [B].
         How many each batch has. Shape [N].
     """
-    none = np.empty(0, np.int64)
-    # The part is told by the slot's upper half: rows of two parts are never the same.
-    slots = np.concatenate([none, *(part.slot + (i << 32) for i, part in enumerate(parts))])
-    rows = parts[0].row if len(parts) == 1 else np.concatenate([none, *(part.row for part in parts)])
+    if len(parts) == 1:
+        slots, rows = parts[0].slot, parts[0].row
+    else:  # The part is told by the slot's upper half: rows of two parts are never the same.
+        none = np.empty(0, np.int64)
+        slots = np.concatenate([none, *(part.slot + (i << 32) for i, part in enumerate(parts))])
+        rows = np.concatenate([none, *(part.row for part in parts)])
     slot, row = np.empty((2, len(rows)), dtype=np.int64)
     number, counts = np.empty(len(rows), dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
     num = find_distinct(slots, rows, sizes, slot, row, number, counts)
