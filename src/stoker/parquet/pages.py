@@ -51,6 +51,21 @@ _MOST_STRING_BYTES = (1 << 31) - 1
 _NOTHING = np.zeros(0, np.uint8)
 
 
+def _pool() -> pa.MemoryPool:
+    """Return who gives memory for what is decoded: what was given back a moment ago is given out again.
+
+    pyarrow's usual pool gives it back to the system, which clears it anew: with two threads that took more of the
+    processors than decoding.
+    """
+    try:
+        return pa.jemalloc_memory_pool()
+    except NotImplementedError:  # pyarrow was built without it
+        return pa.default_memory_pool()
+
+
+_POOL = _pool()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Leaf:
     """One leaf column, which is a column or the values of one of lists.
@@ -184,7 +199,7 @@ class NativeColumns:
                     planned.append(column)
                     end = stop
             if planned:
-                memory = pa.allocate_buffer(end)
+                memory = pa.allocate_buffer(end, memory_pool=_POOL)
                 found = decode_columns([column.reader for column in planned], np.frombuffer(memory, np.uint8))
                 for column, rows in zip(planned, found, strict=True):
                     column.keep(memory, rows)
