@@ -114,6 +114,13 @@ def type_around(kind: pa.DataType, parts: Sequence[pa.DataType]) -> pa.DataType:
     return (pa.large_list if is_large else pa.list_)(parts[0])
 
 
+def unencoded(kind: pa.DataType) -> pa.DataType:
+    """Return a type without the dictionaries and extensions around it: that of its plain values."""
+    while pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+        (kind,) = parts_of(kind)
+    return kind
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether a plain type is a list, of any length or of one."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -284,22 +284,13 @@ class Catalogue(RowReader):
         Raises:
             SourceError: They cannot be read.
         """
-        counts = self.num_rows.copy()
-        want = self.want(pa.schema([]), beside=self._cut.filter_columns)
+        counts = np.zeros(len(self), np.int64)
 
-        def work(i: int) -> None:
-            for j, table in self.read_stored(i, want, NO_STAGES):
-                picked = self._picked(j, table)
-                if picked is not None:
-                    counts[j] = pc.sum(picked).as_py() or 0
+        def take(j: int, table: pa.Table, rows: Int64 | None) -> None:
+            counts[j] = table.num_rows if rows is None else len(rows)
 
-        self._each_unit(work, num_threads)
+        self.read_every(pa.schema([]), take, num_threads=num_threads)
         return counts
-
-    def _each_unit(self, work: Callable[[int], None], num_threads: int) -> None:
-        """Call `work` with the first fragment of every unit, in threads."""
-        units = self._units[:-1].tolist()
-        for_each(len(units), lambda u: work(units[u]), num_threads=num_threads)
 
     def types_of(self, columns: Sequence[str]) -> pa.Schema:
         """Return the types of columns of the files or their paths, whether or not the data set delivers them.
@@ -328,7 +319,7 @@ class Catalogue(RowReader):
 
         Args:
             columns: Columns to read, as `types_of` returned them.
-            take: What to do with them.
+            take: What to do with them; where no column is wanted, rows that do not pass are among them.
             num_threads: Threads that read.
             on_progress: Told after each fragment, by one thread at a time.
 
@@ -345,14 +336,16 @@ class Catalogue(RowReader):
                 picked, rows = self._picked(j, table), None
                 if picked is not None:
                     rows = np.flatnonzero(picked.to_numpy())
-                    table = table.filter(picked)
-                take(j, select_flat(table, columns) if len(columns) else table, rows)
+                if len(columns):
+                    table = select_flat(table if picked is None else table.filter(picked), columns)
+                take(j, table, rows)
                 with mutex:
-                    num_done, num_rows = num_done + 1, num_rows + table.num_rows
+                    num_done, num_rows = num_done + 1, num_rows + (table.num_rows if rows is None else len(rows))
                     if on_progress is not None:
                         on_progress(CountProgress(num_fragments=len(self), num_done=num_done, num_rows=num_rows))
 
-        self._each_unit(work, num_threads)
+        units = self._units[:-1].tolist()  # the first fragment of each
+        for_each(len(units), lambda u: work(units[u]), num_threads=num_threads)
 
     @property
     def passes_all(self) -> bool:

@@ -161,15 +161,12 @@ def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed
 
 def _is_wanted(info: ObjectInfo, path: str) -> bool:
     # A link that leads nowhere may have been a folder: it is only left alone where a folder would be.
-    return _is_parquet(path) or (info.size_bytes == DANGLING and not _is_hidden(path))
+    is_parquet = path.lower().endswith(SUFFIXES)
+    return (is_parquet or info.size_bytes == DANGLING) and not _is_hidden(path)
 
 
 def _is_hidden(path: str) -> bool:
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in path.split("/"))
-
-
-def _is_parquet(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES) and not _is_hidden(path)
 
 
 def _partition(path: str, folder: str) -> tuple[tuple[str, str | None], ...]:

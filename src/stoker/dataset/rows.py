@@ -165,7 +165,8 @@ class RowReader:
         leaves = footer.layout.leaves(want.names)
         if not leaves:
             for j in self.unit(i):
-                table = _rows_without_columns(int(self.survey.num_rows[j]))
+                # One column that nobody asks for: Arrow's tables without columns have no rows.
+                table = pa.table({"": pa.nulls(int(self.survey.num_rows[j]))})
                 yield j, self._finished(table, file, want, where=str(self.fragments[j]))
         elif self.survey.row_start[i] >= 0:
             yield from self._decoded(i, file, footer, leaves, want, on_stage, share_out=share_out)
@@ -378,11 +379,6 @@ def _as_coded(want: Want, schema: pa.Schema) -> pa.Schema:
         if pa.types.is_dictionary(kind) and kind.value_type.equals(read.field(i).type):
             read = read.set(i, read.field(i).with_type(kind))
     return read
-
-
-def _rows_without_columns(num_rows: int) -> pa.Table:
-    """Return a table of rows whose one column nobody asks for: Arrow tables without columns have no rows."""
-    return pa.table({"": pa.nulls(num_rows)})
 
 
 def _doubtful(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.arrow import unencoded
 from stoker.errors import FieldError
 from stoker.fields.offsets import Bools, Int64
 
@@ -202,10 +203,7 @@ def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:
     """Return the type whose values can be compared: the same values, without an encoding of their own."""
-    if pa.types.is_dictionary(kind):
-        return comparable_type(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType):
-        return comparable_type(kind.storage_type)
+    kind = unencoded(kind)
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_string_view(kind):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -315,13 +316,13 @@ def needed_chunks(
         shards: The ranks.
         epoch: Which epoch.
     """
-    lanes = orders.order.lanes_of_epoch(epoch)
+    lanes = [lane.few_long_epochs() for lane in orders.order.lanes_of_epoch(epoch)]
     windows: dict[tuple[int, int, int, int], EpochOrder] = {}  # lane, data set, its own epoch and window
     for shard in shards:
         for piece in (piece for step in which for piece in steps.slices(step, shard)):
             for part, own, start, stop in lanes[piece.lane].component_ranges(piece.start, piece.stop):
                 order = lanes[piece.lane].component_epoch(part, own)
-                first, last = order.windows_of([start, stop - 1]).tolist()
+                first, last = (bisect_right(order.window_starts, place) - 1 for place in (start, stop - 1))
                 windows |= {(piece.lane, part, own, window): order for window in range(first, last + 1)}
     found: list[dict[int, None]] = [{} for _ in orders.opened.datasets]
     for (_, part, _, window), order in windows.items():

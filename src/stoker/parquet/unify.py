@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from stoker.arrow import is_list, parts_of, type_around
+from stoker.arrow import is_list, parts_of, type_around, unencoded
 from stoker.errors import FieldError
 from stoker.parquet.schema import Layout, flat_fields, plain_schema
 
@@ -62,7 +62,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if not _is_alike(one, other):
         return None
-    one, other = _without_encoding(one), _without_encoding(other)
+    one, other = unencoded(one), unencoded(other)
     types = pa.types
     if one.equals(other) or types.is_null(other):
         return one
@@ -107,16 +107,9 @@ def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     extensions = [kind for kind in (one, other) if isinstance(kind, pa.BaseExtensionType)]
     if not extensions or any(pa.types.is_null(kind) for kind in (one, other)):
         return True
-    stored = [_without_encoding(kind) for kind in (one, other)]
+    stored = [unencoded(kind) for kind in (one, other)]
     is_text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in stored)
     return len(extensions) == 1 and (stored[0].equals(stored[1]) or is_text)
-
-
-def _without_encoding(kind: pa.DataType) -> pa.DataType:
-    """Return a type without dictionaries and extensions: what differs is read as its plain values."""
-    while pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
-        (kind,) = parts_of(kind)
-    return kind
 
 
 def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -141,7 +134,7 @@ def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def surely_fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether every value of one type fits another one that `common_type` gave for it."""
     types = pa.types
-    source, target = _without_encoding(source), _without_encoding(target)
+    source, target = unencoded(source), unencoded(target)
     if source.equals(target) or types.is_null(source):
         return True
     if types.is_struct(source) and types.is_struct(target):

@@ -394,15 +394,6 @@ class EpochOrder:
         inside = place - self._slot_starts[slot]
         return slot, place, (chunks[at] == chunk) & (inside >= 0) & (inside < self._slot_counts[slot])
 
-    def windows_of(self, positions: npt.ArrayLike) -> Int64:
-        """Return the window of each position. Shape [B].
-
-        Raises:
-            ValueError: A position lies outside [0, num_samples).
-        """
-        positions = as_index(positions, stop=self.num_samples, name="position")
-        return np.searchsorted(self.window_starts, positions, side="right") - 1
-
     def _key(self, purpose: str, epoch: int) -> int:
         return order_key(seed=self._seed, epoch=epoch, purpose=self._purpose + purpose)
 

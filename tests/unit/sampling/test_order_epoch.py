@@ -94,7 +94,6 @@ def test_a_setting_of_another_type_is_a_type_error(settings):
         lambda epoch: epoch.tables(2),
         lambda epoch: epoch.tables(-1),
         lambda epoch: epoch.window_chunks(2),
-        lambda epoch: epoch.windows_of([10]),
         lambda epoch: epoch.positions_of([0], [3]),
         lambda epoch: epoch.positions_of([1], [0]),
         lambda epoch: epoch.positions_of([9], [0]),
