@@ -119,8 +119,10 @@ def test_a_file_that_is_removed_in_mid_epoch_is_a_missing_source(tmp_path):
         storage.delete(f"lake/{num_files - 1}.parquet")
         with pytest.raises(stoker.SourceMissingError, match=r"lake/19\.parquet"):
             seen.extend(iterator)
-    # The file was read whole with its footer; those bytes are kept until they are decoded, once.
-    assert ids_of(seen) == list(range(200 * (num_files - 1) + 50))
+    # All that other files hold came, in order. The file was read whole with its footer, and those bytes serve whichever
+    # of its chunks is built first: often, but not always, the one that is needed first.
+    num_before = 200 * (num_files - 1)
+    assert ids_of(seen) in (list(range(num_before)), list(range(num_before + 50)))
 
 
 def test_a_file_that_changes_in_mid_epoch_is_a_changed_source(folder):
