@@ -14,6 +14,7 @@ import importlib.util
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -210,14 +211,15 @@ def _obstore() -> ModuleType:
 def _load_again() -> None:
     """Let `import obstore` give a copy of it that has not been used."""
     # The system takes a file of the same place, or the same number, for the library that it has loaded already.
-    fd = os.memfd_create("obstore")
-    os.write(fd, _library["path"].read_bytes())
-    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
-        del sys.modules[name]
-    copy = f"/proc/self/fd/{fd}"
-    loader = importlib.machinery.ExtensionFileLoader("obstore._obstore", copy)
-    spec = importlib.util.spec_from_file_location("obstore._obstore", copy, loader=loader)
-    assert spec is not None
-    sys.modules["obstore._obstore"] = module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    os.close(fd)
+    is_linux = hasattr(os, "memfd_create")  # from memory, since folders of temporary files may not be run from
+    with os.fdopen(os.memfd_create("obstore"), "wb") if is_linux else tempfile.NamedTemporaryFile() as copy:
+        copy.write(_library["path"].read_bytes())
+        copy.flush()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
+            del sys.modules[name]
+        path = f"/proc/self/fd/{copy.fileno()}" if is_linux else str(copy.name)
+        loader = importlib.machinery.ExtensionFileLoader("obstore._obstore", path)
+        spec = importlib.util.spec_from_file_location("obstore._obstore", path, loader=loader)
+        assert spec is not None
+        sys.modules["obstore._obstore"] = module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
