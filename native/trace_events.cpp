@@ -88,6 +88,7 @@ int read_argument(std::string_view key, std::string_view value, int64_t* row) {
   else if (key == "bytes") row[kBytes] = parse_integer(value);
   else if (key == "Seq") row[kSequence] = parse_integer(value);
   else if (key == "Process Group Name") return kGroup;
+  else if (key == "Process Group Ranks") return kMembers;
   else if (key == "name" || key == "Collective name") return kLabel;
   return -1;
 }
@@ -246,7 +247,7 @@ TraceScanner::Found TraceScanner::scan(Bytes data, int64_t at, std::span<int64_t
     if ((num_rows + 1) * kNumTraceColumns > rows.size()) return {num_rows, at, kRowsFull};
     int64_t* row = rows.data() + num_rows * kNumTraceColumns;
     std::fill(row, row + kNumTraceColumns, kMissing);
-    row[kCategory] = row[kName] = row[kGroup] = row[kLabel] = -1;
+    row[kCategory] = row[kName] = row[kGroup] = row[kMembers] = row[kLabel] = -1;
     row[kPhase] = 0;
     const int64_t stop = data[at] == '{' ? read_event(data, at, row) : kBroken;
     if (stop == kIncomplete) return {num_rows, at, kMore};

@@ -17,9 +17,9 @@
 
 namespace stoker {
 
-// Columns of a row. Times are nanoseconds; category, name, group and label are numbers of texts, -1 without one.
+// Columns of a row. Times are nanoseconds; category, name, group, members and label are numbers of texts, -1 without one.
 enum TraceColumn { kPhase, kCategory, kName, kPid, kTid, kStart, kLength, kCorrelation, kBytes, kSequence, kGroup,
-                   kLabel, kFlow, kNumTraceColumns };
+                   kMembers, kLabel, kFlow, kNumTraceColumns };
 
 // Stands for a number that is not there.
 inline constexpr int64_t kMissing = INT64_MIN;

@@ -28,9 +28,8 @@ from stoker.doctor.traces.names import (
 from stoker.fields.offsets import Int64
 
 # Columns of a row, as the scanner writes them; see native/trace_events.h.
-(_PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH, _CORRELATION, _BYTES, _SEQUENCE, _GROUP, _LABEL, _FLOW) = range(
-    13
-)
+_PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH = range(7)
+_CORRELATION, _BYTES, _SEQUENCE, _GROUP, _MEMBERS, _LABEL, _FLOW = range(7, 14)
 _COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
 _ROWS = 1 << 16
 # Frames of Python that are shorter say nothing that the frame around them does not, and are most of all events.
@@ -45,6 +44,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "correlation": np.int64,
     "extra": np.int64,
     "group": np.int32,
+    "members": np.int32,
     "label": np.int32,
 }
 
@@ -128,6 +128,7 @@ class Collector:
             "correlation": np.maximum(np.where(is_flow, rows[:, _FLOW], rows[:, _CORRELATION]), -1),
             "extra": np.maximum(np.where(kind == EventKind.MEMCPY, rows[:, _BYTES], rows[:, _SEQUENCE]), -1),
             "group": rows[:, _GROUP],
+            "members": rows[:, _MEMBERS],
             "label": rows[:, _LABEL],
         }
         for name, type_ in _TYPES.items():

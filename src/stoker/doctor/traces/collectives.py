@@ -47,9 +47,11 @@ def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -
     found: Collectives = {}
     for index in np.argsort(mine.start, kind="stable").tolist():
         step = host.steps[place[index]][0] if host.steps and place[index] >= 0 else -1
-        name, group, label = (
-            trace.texts[column[index]] if column[index] >= 0 else "" for column in (mine.name, mine.group, mine.label)
+        name, group, members, label = (
+            trace.texts[column[index]] if column[index] >= 0 else ""
+            for column in (mine.name, mine.group, mine.members, mine.label)
         )
+        group += members  # groups that shard a model may share a name, and not one rank
         name = name.split("(")[0]
         is_among_all = not _NOT_AMONG_ALL.search(label) if label else not _ROOTED.search(name)
         if not is_among_all or (steps and step not in steps):

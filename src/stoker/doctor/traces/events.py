@@ -31,6 +31,7 @@ class Events:
         correlation: Links a call on the host to what it launched; -1 without one. int64 [N].
         extra: Bytes of a copy, or the sequence number of a collective; -1 without one. int64 [N].
         group: Index into the trace's texts of a collective's process group, or -1. int32 [N].
+        members: Index into the trace's texts of the ranks in that group, or -1. int32 [N].
         label: Index into the trace's texts of what a collective is ("allreduce"), or -1. int32 [N].
     """
 
@@ -42,6 +43,7 @@ class Events:
     correlation: Int64
     extra: Int64
     group: npt.NDArray[np.int32]
+    members: npt.NDArray[np.int32]
     label: npt.NDArray[np.int32]
 
     def __len__(self) -> int:

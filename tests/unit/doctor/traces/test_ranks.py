@@ -88,6 +88,22 @@ def test_collectives_are_matched_by_sequence_number_where_the_file_has_it(tmp_pa
     assert result.straggler.rank == 1
 
 
+def test_groups_of_one_name_are_told_apart_by_their_ranks(tmp_path):
+    """Ranks 0 and 1 share a model, and so do 2 and 3, whose collectives take longer; 1 comes late to its own."""
+    traces = []
+    for number in range(4):
+        made = Made()
+        begin, members = (500 + 200 * number, "[0, 1]") if number < 2 else (100, "[2, 3]")
+        for step in range(NUM_STEPS):
+            made.step(step, 1000 * step, 1000 * step + 1000)
+            args = {"Seq": step, "Process Group Name": "tp", "Process Group Ranks": members}
+            made.nccl(1000 * step + begin, 1000 * step + 900, **args)
+        traces.append(read_trace(made.write(tmp_path / f"{number}.json", **rank_of(number, 4))))
+    result = analyse(traces)
+    assert result.straggler.rank == 1
+    assert [round(waited / 200_000) for waited, _ in waits(result)] == [NUM_COUNTED, 0, 0, 0]
+
+
 def test_sending_to_a_neighbour_is_not_a_collective(tmp_path):
     traces = []
     for number in (0, 1):
