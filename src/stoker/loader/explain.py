@@ -1,7 +1,7 @@
 """From samples to rows of files and back, without reading any of them: what `explain` and `find` answer.
 
 step ─► positions ─► (chunk, row of the chunk) ─► file, row group, row of the row group
-        sampling/samples.py                          the catalogue and its footers
+        sampling/steps.py                            the catalogue and its footers
 """
 
 from __future__ import annotations
