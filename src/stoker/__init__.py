@@ -71,8 +71,8 @@ __all__ = [
     "watch",
 ]
 
-# Names are looked up where they live when they are first used: `import stoker` costs a millisecond, and what is not
-# used, pyarrow's parts among it, is never loaded.
+# A name is imported from its module when it is first used: `import stoker` costs a millisecond, and modules that are
+# not used, such as parts of pyarrow, are never loaded.
 _HOMES = {
     "stoker.cache.settings": ("Cache",),
     "stoker.fields.compact": ("Scaled",),

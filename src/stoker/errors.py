@@ -24,12 +24,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# What steers terminals, or turns the text behind it around: control characters, and marks of direction.
+# Control characters, which steer terminals, and direction marks, which reverse the text after them.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _BLANKS = str.maketrans({"\n": "\\n", "\t": "\\t"})
 
 
-# user:password@ of a URL, and options of it that are called like credentials; signatures of presigned ones as well.
+# user:password@ in a URL, and query options that are named like credentials, signatures of presigned URLs included.
 _SECRETS = re.compile(
     r"(?<=://)[^/\s?#@'\"]+:[^/\s?#@'\"]+(?=@)"
     r"|(?i:(?<=[?&])(?P<name>[\w.-]*(?:key|secret|token|sig|signature|passw(?:or)?d|credential|sas)[\w.-]*=)[^&\s'\"]+)"
@@ -44,11 +44,11 @@ def without_secrets(text: str) -> str:
 def printable(text: str, *, is_line: bool = False) -> str:
     """Return a text that can be printed: names of files and columns may hold anything, and URLs credentials.
 
-    Backslash and digits stand for what would steer a terminal, and for what the locale cannot write.
+    Characters that would steer a terminal, or that the locale cannot write, become backslash escapes.
 
     Args:
-        text: Any.
-        is_line: Whether it stays one line, without tabs.
+        text: Any text.
+        is_line: Whether to escape line breaks and tabs, too, so that it stays one line.
     """
     encoding = sys.getfilesystemencoding()
     text = _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), without_secrets(text))
@@ -57,7 +57,7 @@ def printable(text: str, *, is_line: bool = False) -> str:
 
 
 class _PrintableRecords(logging.Filter):
-    """Lets what a log message is told of be printed: none of it begins a line, or steers the terminal."""
+    """Escapes the arguments of log messages, so that none of them begins a new line or steers the terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -74,14 +74,14 @@ logging.getLogger("stoker").addFilter(_PrintableRecords())
 class StokerError(Exception):
     """Base of all errors that Stoker raises on its own account.
 
-    Its text and notes can be printed, whatever names of files and columns stand in them; see `printable`.
+    Its text and notes are safe to print, whatever names of files and columns are in them; see `printable`.
     """
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
     def add_note(self, note: str, /) -> None:
-        """Add a note, which can be printed as well."""
+        """Add a note, escaped as the text is."""
         super().add_note(printable(note))
 
 
@@ -116,7 +116,7 @@ class FieldError(StokerError, ValueError):
 class TransformError(StokerError):
     """The transform failed on `fragment`, a text that names file, row groups and rows.
 
-    `is_of_rows` says whether these are why, rather than memory, a module or a file that was not there.
+    `is_of_rows` says whether the rows are the reason, and not missing memory, a missing module or a missing file.
     """
 
     def __init__(self, message: str, *, fragment: str, is_of_rows: bool = True) -> None:

@@ -6,8 +6,8 @@
         def get_train_dataloader(self):
             return prepare(self.accelerator, loader)
 
-Accelerate shares the batches of any DataLoader out among ranks. Those of a `TorchDataset` or a `TorchLoader` are shared
-out already.
+Accelerate splits the batches of any DataLoader among ranks. Those of a `TorchDataset` or a `TorchLoader` are split
+already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise ImportError("stoker.hf needs Accelerate: pip install 'stoker[transformers]'") from error
 
-# Arguments of a DataLoader that say how, not what.
+# Arguments of a DataLoader that are kept: how batches are loaded, not which.
 _SETTINGS = (
     "num_workers",
     "collate_fn",
@@ -42,17 +42,17 @@ _SETTINGS = (
 
 
 def prepare(accelerator: Accelerator, loader: TorchLoader | DataLoader[Any]) -> PreparedLoader:
-    """Return a loader as `accelerator.prepare` does, whose batches are not shared out among ranks once more.
+    """Return a loader as `accelerator.prepare` does, without splitting its batches among ranks a second time.
 
     Gradient accumulation, moving to the device, `skip_first_batches`, `save_state` and `load_state` work as with any
-    prepared loader; what they save of it is a position in mid-epoch, from which any number of ranks goes on.
+    prepared loader. They save its position in mid-epoch, from which any number of ranks can go on.
 
     Args:
-        accelerator: That of the training loop; `self.accelerator` in a Trainer.
+        accelerator: The accelerator of the training loop; `self.accelerator` in a Trainer.
         loader: A `TorchLoader`, or a `DataLoader` of a `TorchDataset` with `batch_size=None`.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: `loader` is neither.
     """
     dataset = _BatchesOf(loader) if isinstance(loader, TorchLoader) else getattr(loader, "dataset", None)
     if not isinstance(dataset, _BatchesOf | TorchDataset) or getattr(loader, "batch_size", None) is not None:
@@ -62,7 +62,7 @@ def prepare(accelerator: Accelerator, loader: TorchLoader | DataLoader[Any]) -> 
         )
     settings = {name: getattr(loader, name) for name in _SETTINGS} if isinstance(loader, DataLoader) else {}
     prepared = PreparedLoader(dataset, device=accelerator.device, batch_size=None, **settings)
-    accelerator.prepare_data_loader(prepared)  # which only notes it, since it is prepared
+    accelerator.prepare_data_loader(prepared)  # only registers it, since it is prepared already
     return prepared
 
 
@@ -77,7 +77,7 @@ class PreparedLoader(DataLoaderShard):  # type: ignore[misc]  # where Accelerate
         self.use_stateful_dataloader = True  # what Accelerate asks before it saves and loads the state
 
     def begin(self) -> None:
-        """Note that a pass begins, and how many samples of its last global batch `gather_for_metrics` shall keep."""
+        """Begin a pass, and tell `gather_for_metrics` how many samples of the last global batch to keep."""
         super().begin()
         steps = self.dataset.next_steps()
         if steps.remainder == "pad" and len(steps.lane_sizes) == 1:
@@ -85,16 +85,16 @@ class PreparedLoader(DataLoaderShard):  # type: ignore[misc]  # where Accelerate
 
     @property
     def iteration(self) -> int:
-        """The epoch that Accelerate names before a pass: the one that comes anyway, also behind a loaded position."""
+        """The next epoch, which Accelerate passes to `set_epoch` before a pass, also after a position was loaded."""
         return int(self.dataset.next_epoch)
 
     @iteration.setter
     def iteration(self, epoch: int) -> None:
-        """Count nothing: the data set does."""
+        """Ignore the count of Accelerate: the data set counts epochs."""
 
     def __iter__(self) -> Iterator[Tensors]:
         for batch in super().__iter__():
-            self._num_handed += 1  # Accelerate has taken one more, to know which is the last
+            self._num_handed += 1  # Accelerate itself is one batch ahead, to know which is the last
             yield batch
 
     def set_epoch(self, epoch: int) -> None:

@@ -3,9 +3,8 @@
     trainer = Trainer(callbacks=[KeepPosition(loader)], ...)
     trainer.fit(module, loader, ckpt_path="last")
 
-Lightning saves the position of a `TorchLoader` by itself, and loads it, except where
-`trainer.estimated_stepping_batches` was asked for, as learning-rate schedules do: then it never does. Of a plain
-`DataLoader` it knows none.
+Lightning saves the position of a `TorchLoader` by itself. It loads the position, too, unless something read
+`trainer.estimated_stepping_batches`, as learning-rate schedules do. Of a plain `DataLoader` it saves no position.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ _KEY = "stoker.position"
 
 
 class KeepPosition(Callback):  # type: ignore[misc]  # where Lightning is not installed it is any
-    """Saves where the loader that trains stands, and lets it go on from there.
+    """Saves the position of the training loader in checkpoints, and restores it.
 
-    Rows come once each and in the order of a run that was never interrupted, on any number of ranks and workers, with
-    any batch size; through a `StatefulDataLoader` as far as its own state goes.
+    Each row comes once, in the order of a run that was never interrupted. The number of ranks and workers and the batch
+    size may change, except with a `StatefulDataLoader`, whose own state limits what may change.
 
     Args:
-        loader: What is given to `Trainer.fit`: a `TorchLoader`, or a `DataLoader` or `StatefulDataLoader` of a
+        loader: The loader that `Trainer.fit` gets: a `TorchLoader`, or a `DataLoader` or `StatefulDataLoader` of a
             `TorchDataset`.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: `loader` is none of these.
     """
 
     def __init__(self, loader: TorchLoader | DataLoader[Any]) -> None:
@@ -52,7 +51,7 @@ class KeepPosition(Callback):  # type: ignore[misc]  # where Lightning is not in
         self._num_steps = 0  # of this pass, as the loop counts them
 
     def on_save_checkpoint(self, trainer: Trainer, _module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the position."""
+        """Add the position to the checkpoint."""
         if hasattr(self._loader, "state_dict"):
             checkpoint[_KEY] = self._loader.state_dict()
             return
@@ -65,7 +64,7 @@ class KeepPosition(Callback):  # type: ignore[misc]  # where Lightning is not in
         """Let the loader go on from the position, before Lightning makes an iterator of it.
 
         Raises:
-            ResumeError: The checkpoint has none, or one of another order.
+            ResumeError: The checkpoint has no position, or that of another order.
         """
         if trainer.state.fn != "fit":
             return
@@ -81,15 +80,15 @@ class KeepPosition(Callback):  # type: ignore[misc]  # where Lightning is not in
         target.load_state_dict(state)
 
     def on_train_start(self, _trainer: Trainer, _module: LightningModule) -> None:
-        """Count from where the pass begins."""
+        """Reset the number of steps of this pass."""
         self._num_steps = 0
 
     def on_train_epoch_start(self, trainer: Trainer, _module: LightningModule) -> None:
-        """Name the epoch, as Lightning does to samplers: it may have made iterators that it does not use."""
+        """Set the epoch, as Lightning does for samplers: it may have made iterators that it does not use."""
         self._num_steps = 0
         if trainer.current_epoch and isinstance(self._dataset, TorchDataset):
             self._dataset.set_epoch(trainer.current_epoch)
 
     def on_train_batch_start(self, _trainer: Trainer, _module: LightningModule, _batch: Any, _number: int) -> None:
-        """Count it: the loop has it."""
+        """Count the batch: the loop has it."""
         self._num_steps += 1

@@ -5,7 +5,7 @@
     FlakyStorage    any storage that fails now and then
     write_example   a folder of small files to try Stoker on
 
-For users too: a training script is tested without a lake, and "what would a faster link give?" is answered by trying.
+They are for users, too: test a training script without a data lake, or try what a faster link would give.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from stoker.storage.storage import Around, ObjectInfo, Storage, check_same
 
 T = TypeVar("T")
 
-# A transfer holds the link for this long at a time, then the others have their turn: short enough to share fairly,
-# long enough that a wait is not mostly overhead.
+# A transfer holds the link for this long, then others have their turn: short enough to share fairly, long enough that
+# a wait is not mostly overhead.
 _TURN_S = 0.004
 _MIN_TURN_BYTES = 64 * 1024
 
@@ -46,7 +46,7 @@ class MemoryStorage:
         num_lists: Calls of `list`.
         num_stats: Calls of `stat`.
         num_reads: Calls of `read`.
-        bytes_read: Bytes that `read` gave.
+        bytes_read: Bytes that `read` returned.
 
     Examples:
         >>> storage = MemoryStorage({"lake/a": b"12345"})
@@ -87,14 +87,14 @@ class MemoryStorage:
             return self.num_lists + self.num_stats + self.num_reads
 
     def list(self, url: str) -> list[ObjectInfo]:
-        """Return every object under the folder `url`, sorted by URL."""
+        """Return every object under the folder `url`, sorted by URL; "" is the root."""
         folder = url.rstrip("/") + "/" if url else ""
         with self._lock:
             self.num_lists += 1
             return [self._info(name) for name in sorted(self._objects) if name.startswith(folder)]
 
     def stat(self, url: str) -> ObjectInfo:
-        """Return what is known of one object."""
+        """Return URL, size and version of one object; raises a `SourceMissingError` if there is none."""
         with self._lock:
             self.num_stats += 1
             if url not in self._objects:
@@ -114,7 +114,7 @@ class MemoryStorage:
         return memoryview(content)[offset : offset + num_bytes]
 
     def read_version(self, info: ObjectInfo, offset: int, num_bytes: int) -> memoryview:
-        """Return the same of the object that `info` describes, and of no other."""
+        """Return the same as `read`; raises if the object is no longer the one that `info` describes."""
         data = self.read(info.url, offset, num_bytes)
         with self._lock:
             check_same(info, self._info(info.url))
@@ -129,14 +129,14 @@ class MemoryStorage:
 
 
 class SlowStorage(Around):
-    """`inner`, as if it stood behind a link: every call waits for the latency, all bytes share one bandwidth.
+    """`inner` behind a simulated link: every call waits for the latency, and all bytes share one bandwidth.
 
         read A  |··latency··|█ █ █ █
         read B      |··latency··| █ █ █ █     both at once: each gets half the link
 
     Args:
         inner: Where the objects are.
-        latency_s: Seconds before the first byte of each call; calls at the same time wait at the same time.
+        latency_s: Seconds before the first byte of each call; concurrent calls wait concurrently.
         bandwidth_bytes_s: Bytes a second over all reads together; None for no limit.
         connection_bytes_s: Bytes a second that one read alone gets, whatever the link could carry; None for no limit.
         clock: Gives the time in seconds.
@@ -183,7 +183,7 @@ class SlowStorage(Around):
         return found  # type: ignore[no-any-return]
 
     def _transfer(self, num_bytes: int, *, not_before: float) -> None:
-        """Take one turn on the link: turns of several reads come in the order they were asked for."""
+        """Send some bytes over the link, after those that were asked for earlier."""
         with self._lock:
             now = self._clock()
             self._link_free_at = max(now, self._link_free_at) + num_bytes / self._bandwidth
@@ -200,13 +200,13 @@ class SlowStorage(Around):
 
 
 class FlakyStorage(Around):
-    """`inner`, but some reads fail.
+    """`inner` with some reads that fail.
 
     Args:
         inner: Where the objects are.
         every: Fail every n-th read: with 3 the reads 3, 6, 9, ...
         reads: Fail these reads, counted from 1.
-        error: Makes the exception; a broken connection unless told.
+        error: Makes the exception; by default a reset connection.
     """
 
     def __init__(

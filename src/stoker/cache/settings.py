@@ -1,4 +1,4 @@
-"""A cache as users describe it; nothing is opened before `Cache.open`."""
+"""The arguments of a cache, checked; nothing is opened before `Cache.open`."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Cache:
 
     Args:
         folder: On a fast local disk; made if it is not there. None keeps chunks in memory, for one loader alone.
-        limit: Size of that folder, "500GB" or bytes; None is what the disk has.
-        is_shared: Whether other users of the folder's group use it, too: what is made there they may write to, and what
-            they put there is believed. Otherwise folders and files are this user's alone, and those of another user
-            are refused.
-        verify: When the checksums of a chunk are compared: "boot", when it is first opened after the machine was
-            started, and when its file changed since; "always", whenever a window opens it.
+        limit: Most bytes in that folder, such as "500GB", or a number; None means as much as the disk has.
+        is_shared: Whether other users of the folder's group use it, too. They may then write to its files and folders,
+            and what they put there is trusted. Otherwise files and folders belong to this user alone, and those of
+            another user are refused.
+        verify: When the checksums of a chunk are compared: "boot" means when it is first opened after the machine
+            started, and again if its file changed since; "always" means whenever a window opens it.
         mirror: Where hosts leave the chunks that they have built for each other, such as "s3://bucket/stoker": an
-            object store, or a folder that all of them reach. What is there is fetched and proven instead of being
-            built. It need not be there, and nothing of it is ever removed.
-        mirror_options: What the client of that store takes, as `storage_options` of a `Dataset`.
+            object store, or a folder that all of them reach. A chunk that it has is fetched and verified instead of
+            being built. Training goes on without a mirror that cannot be reached. Nothing is ever removed from it.
+        mirror_options: Options of that store's client, as the `storage_options` of a `Dataset`.
         scrub: Bytes a second, such as "20MB", at which a thread compares the checksums of all chunks in the folder,
-            over and over: one that the disk has lost is removed, and made again when needed. None compares none.
+            over and over: a damaged one is removed, and built again when needed. None means no such thread.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: The folder is no local one, the limit or `scrub` is 0, `verify` is none of these, or `mirror` has
-            what may be credentials in it.
+        ValueError: The folder is not local, the limit or `scrub` is 0, `verify` is neither of the two words, or
+            `mirror` may contain credentials.
     """
 
     folder: Path | str | None
@@ -79,7 +79,7 @@ class Cache:
 
     @property
     def scrub_bytes_s(self) -> int | None:
-        """The bytes a second that are scrubbed."""
+        """Bytes a second whose checksums are compared; None for no scrubbing."""
         return None if self.scrub is None else parse_size(self.scrub, name="scrub")
 
     def open(self, *, is_temporary: bool = False) -> Store:

@@ -1,4 +1,4 @@
-"""What the user wants to load: a description, checked at once, opened later."""
+"""The public `Dataset`: its arguments are checked at once, its files are read later."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ _LOCAL_THREADS_A_CORE = 2
 class Dataset(Description):
     """Rows of Parquet files, as the user wants them: which files, columns and rows, and what becomes of them.
 
-    Making one reads no file. Wrong arguments raise at once; what only the files can show raises when it is opened.
+    Making one reads no file. Wrong arguments raise at once; errors that only the files show raise when it is opened.
 
     Args:
         source: A path or URL of a file, a folder (every *.parquet, *.parq, *.pq or *.pqt below; `key=value` folders
             become columns), a glob with `*`, `**`, `?` and `[]`, or a list of these. A `pathlib.Path`, and text that
             names something that exists, is never a pattern. Files are taken in the order of their URLs, each once. Or a
             table: "delta://" or "iceberg://" before the place of its folder, or "iceberg://catalogue/namespace.table".
-        version: Of a delta:// table: the number of a version, or a time that it was the newest one at (a datetime, or a
+        version: Of a delta:// table: the number of a version, or a time at which it was the newest (a datetime, or a
             text in ISO 8601); None reads the newest one.
         snapshot: Of an iceberg:// table: the id of a snapshot, the name of a branch or tag, or a datetime; None reads
             the newest one.
@@ -77,11 +77,12 @@ class Dataset(Description):
             statistics rule them out are not read; every row that is delivered passes.
         fields: Name of a field -> what to make of columns, as `Field` or the name of a dtype. Other columns come as
             they are.
-        transform: Called once for each fragment, with an Arrow table; gives named arrays, or a table, of as many rows.
+        transform: Called once for each fragment, with an Arrow table; returns named arrays, or a table, with as many
+            rows.
         transform_version: Identity of what `transform` does: change it whenever the result changes.
         deduplicate: Key -> names and patterns of fields that are the same on neighbouring samples of one key, as in
-            `{"query_id": ["q_*", "hist_*"]}`: they, and the key, are kept once a run of such samples. A key is a field.
-            No value changes by it: a run ends where the key or any of the fields changes.
+            `{"query_id": ["q_*", "hist_*"]}`: these fields and the key, which must be a field, are stored once for each
+            run of such samples. No value changes: a run ends where the key or any of the fields changes.
         chunk_size: Decoded bytes of the columns in one chunk, approximately.
         storage: What reads the objects; None chooses by the URL.
         storage_options: Options for the store's client: credentials, endpoint.

@@ -79,7 +79,8 @@ class Description:
         if self.storage is not None:
             if not isinstance(self.storage, Storage):
                 raise TypeError(
-                    f"storage must have list, stat and read (stoker.Storage), not {type(self.storage).__name__}"
+                    "storage must have list, stat and read (stoker.storage.storage.Storage), "
+                    f"not {type(self.storage).__name__}"
                 )
             if self.storage_options is not None:
                 raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
@@ -122,7 +123,7 @@ class Description:
         return f"Dataset({', '.join(parts)})"
 
     def recipe(self) -> dict[str, object]:
-        """Return everything but the source that decides what its rows become, as JSON can write it."""
+        """Return everything that decides what the rows become, except the source, in values that JSON can write."""
         return {
             "columns": self.columns,
             "filter": None if self.filter is None else self.filter.to_json(),
@@ -132,10 +133,10 @@ class Description:
         }
 
     def cut(self, schema: pa.Schema, partitions: pa.Schema) -> Cut:
-        """Return how files are cut, and what of them is read.
+        """Return how files are cut into fragments, and which columns and rows are read.
 
         Args:
-            schema: Columns that they share.
+            schema: The common schema of the files.
             partitions: Partition columns.
 
         Raises:
@@ -159,13 +160,13 @@ class Description:
         )
 
     def located(self) -> Self:
-        """Return the same data set, with the place of its metadata in place of a name in a catalogue.
+        """Return the same data set; a table that is named in a catalogue is then named by the location of its metadata.
 
         Blocks: on the catalogue, if it is one.
 
         Raises:
             ValueError: No such catalogue is configured.
-            SourceError: It has no such table, or cannot be asked.
+            SourceError: The catalogue has no such table, or cannot be reached.
         """
         table = self.table
         if table is None or not table.may_be_in_catalog or self.storage is not None:
@@ -183,13 +184,16 @@ class Description:
 
     @property
     def is_local(self) -> bool:
-        """Whether Stoker reads files of this machine, as far as names tell."""
+        """Whether Stoker reads local files, judged by the names of the sources."""
         return self.storage is None and scheme_of(self.named()[0]) == "file"
 
     def find_storage(self, environment: Mapping[str, str] | None = None) -> Storage:
-        """Return what opens the files, with the variables of this environment; None: as they are.
+        """Return the storage that reads the files.
 
-        Blocks: on the store, where it must be asked to know.
+        Blocks: on the store, where it must be asked.
+
+        Args:
+            environment: Environment variables to use; None takes those of this process.
         """
         if self.storage is not None:
             return self.storage

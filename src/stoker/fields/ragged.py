@@ -1,8 +1,8 @@
 """Fields that are more than one array: lists of any length, and values that samples share.
 
-Both are sequences of the rows of a batch. They are classes of their own and no tuples: whoever treats a tuple field by
-field (a collate function, a framework that moves a batch to a device) would otherwise take two arrays for two rows.
-Such code asks for `pin_memory` and `to`, or for a pytree, and finds them here.
+Both are sequences of the rows of a batch. They are classes and not tuples, because code that goes through a tuple item
+by item (a collate function, a framework that moves a batch to a device) would take two arrays for two rows. Such code
+looks for `pin_memory` and `to`, or for a pytree, and finds them here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _TwoArrays:
 
 @dataclass(slots=True, eq=False)
 class Ragged(_TwoArrays):
-    """Lists of any length: a sequence of B rows, kept as all their values and the borders between them.
+    """Lists of any length: a sequence of B rows, stored as all their values and the offsets between them.
 
     Row i is `values[offsets[i]:offsets[i + 1]]`, a view. A slice, an array of integers or one of bools is again a
     `Ragged`. For lists of lists, `values` is itself a `Ragged`, and so is each row.
@@ -69,7 +69,7 @@ class Ragged(_TwoArrays):
         >>> len(history), history[0].tolist(), history[1:].tolist()
         (3, [7, 1], [[], [4]])
 
-    On a GPU each row that is asked for makes the CPU wait; models take `values` and `offsets`.
+    On a GPU each access to a row makes the CPU wait, so models use `values` and `offsets`.
 
     Attributes:
         values: Shape [total, ...], or a `Ragged` of the inner lists.
@@ -116,7 +116,7 @@ class Deduplicated(_TwoArrays):
 
     Attributes:
         values: Shape [U, ...], or a `Ragged` of U lists.
-        index: int32, shape [B], each below U.
+        index: int32, shape [B]: the row of `values` that each sample has.
     """
 
     values: Any

@@ -5,7 +5,7 @@ Shapes in this code base carry letters: B batch, N samples in a chunk, K chunks 
     Field      what the user wrote          Field("float32", columns="dense_*")
     Entry      what it became               dense: float32 [40]
     Spec       all entries of a sample, and where the fixed-width ones lie in a record
-    tables     how a spec is kept: once a sample, and once a run of samples that share values
+    tables     how a spec is stored: one row a sample, and one row a run of samples that share values
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stoker.fields.ragged import Deduplicated as Deduplicated
 from stoker.fields.ragged import Ragged as Ragged
 
 CACHE_LINE_BYTES = 64
-# Messages and listings show a field in full; its vocabulary only while it is short.
+# Messages and listings show a field in full, except vocabularies longer than this.
 _SHOWN_WORDS = 8
 
 
 Arrays: TypeAlias = dict[str, "Array | Ragged"]
-"""Fields by name. Only where a loader was asked for what samples share as it is kept, some are `Deduplicated`."""
+"""Fields by name. With `deduplicated="unique"` some are `Deduplicated`."""
 
 
 @explain_arguments({"type": "say dtype=", "default": "say fill=", "fill_value": "say fill=", "na_value": "say fill="})
@@ -45,19 +45,19 @@ class Field:
     turn strings into numbers, fill nulls.
 
     Args:
-        dtype: NumPy name of the dtype wanted ("float32", "int64", ...); None keeps what the column gives.
+        dtype: NumPy name of the dtype wanted ("float32", "int64", ...); None keeps that of the column.
         columns: The column's name, or glob patterns and names to stack into one `[N, k]` array, in the order of the
             patterns and, within a pattern, of the schema. None means the column with the field's own name.
         shape: Shape of one sample. Needed for lists that all have one length: `shape=(k,)` makes them `[N, k]`.
-        vocabulary: For strings and integers: each value becomes its place in this sequence.
+        vocabulary: For strings, binary, integers and times: each value becomes its index in this sequence.
         unknown: Code of a value outside the vocabulary; None makes such a value an error that names it.
-        hash_buckets: For strings and binary: a stable hash of the value, in [0, hash_buckets).
-        num_bytes: For strings and binary: the value's bytes as `uint8[num_bytes]`, zeros behind; a longer one is an
-            error.
-        fill: Value that stands for null. For lists a null list is an empty list when `fill` is given.
+        hash_buckets: For strings, binary, integers and times: a stable hash of the value, in [0, hash_buckets).
+        num_bytes: For strings and binary: the value's bytes as `uint8[num_bytes]`, followed by zeros; a longer value is
+            an error.
+        fill: Value in place of a null. A null list becomes an empty list when `fill` is given.
         mask: Also give the bool field `<name>_mask`, True where the value was there. Nulls become `fill`, or zero.
-        storage_dtype: A narrower form in which the field lies in the cache, is gathered and goes to a device, where it
-            is widened to `dtype` again: "float16" or "bfloat16" for floats, "int32", "uint16", ... for integers, "bits"
+        storage_dtype: A narrower type in which the field is cached, gathered and copied to a device; batches have it
+            in its `dtype` again: "float16" or "bfloat16" for floats, "int32", "uint16", ... for integers, "bits"
             for stacked bools, a `Scaled` for floats of a known range. A value that does not fit is an error.
 
     Raises:
@@ -165,7 +165,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     return tuple(integer(size, "Field: a length in shape", at_least=0) for size in shape)
 
 
-# More than any Parquet file nests lists; what comes from a file is believed up to there.
+# More levels than lists in any Parquet file have; a file that claims more is refused.
 _MAX_LEVELS = 64
 
 
@@ -178,10 +178,10 @@ class Entry:
         dtype: dtype of its values, as they are kept.
         shape: Shape of one sample, or of one value where the field is ragged; as it is kept.
         num_levels: 0 for fixed-width, 1 for lists, 2 for lists of lists.
-        unit: What one step of the number means where Arrow's type said so ("us", "days", "ns since 1970"), else None.
-        deduplicated_by: Field whose equal neighbours share the value, so that it is kept once for them; None where each
+        unit: Unit of the numbers, if Arrow's type has one ("us", "days", "ns since 1970"), else None.
+        deduplicated_by: Key field: neighbouring samples with the same key share one stored value; None where each
             sample has its own.
-        compact: How it is widened where it is kept narrower than it is delivered, else None.
+        compact: How the field is widened for a batch, if it is stored in a narrower type, else None.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Entry:
         return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
 
     def to_json(self) -> dict[str, object]:
-        """Return the entry as JSON can write it."""
+        """Return the entry as a dict that JSON can write."""
         return {
             "name": self.name,
             "dtype": self.dtype.name,
@@ -227,7 +227,7 @@ class Entry:
         """Return the entry that `to_json` wrote.
 
         Raises:
-            ValueError: It has more levels than lists can be nested, or a size that is none.
+            ValueError: The number of levels or a size is out of range.
         """
         if not 0 <= data["num_levels"] <= _MAX_LEVELS or any(not 0 <= size < 1 << 40 for size in data["shape"]):
             raise ValueError(f"there is no field of shape {data['shape']} in {data['num_levels']} levels of lists")
@@ -262,7 +262,7 @@ class Spec:
         │ id: int64 │ dense: float32[40]        │ label: uint8 │ padding │
         └─ 0 ───────── 8 ──────────────────────── 168 ──────────── 192 ─┘
 
-    Where neighbours share fields, the record of a sample is that of its own fields with those of each key behind:
+    With deduplicated fields, the record of a sample is that of its own fields, followed by the record of each key:
 
         ┌ tables[0]: one a sample ───┐┌ tables[1]: one a run of equal keys ┐
         │ dense │ label │ its run    ││ query_id │ embedding               │
@@ -270,8 +270,8 @@ class Spec:
 
     Attributes:
         entries: The fields.
-        keys: What fields are shared by; a spec with some of another's fields keeps its keys, so that records are the
-            same. Those of the entries unless told.
+        keys: The key fields of deduplication; by default those that the entries name. A spec with only some fields of
+            another one is given the keys of that one, so that their records have the same layout.
     """
 
     entries: tuple[Entry, ...]

@@ -20,15 +20,15 @@ from stoker.sampling.steps import Remainder
 # Batches made ahead of the step. The more there are, the more are made together, and the less often threads wait for
 # the interpreter's lock (docs/decisions/0010); large ones gain nothing by it and take memory.
 _LEAST_AHEAD, _MOST_AHEAD, _AHEAD_BYTES = 12, 40, 128 << 20
-# To a device more are made together, because what a group of them costs comes out of the loop's time.
+# For a device more are made together, because the fixed cost of a group is taken from the loop's time.
 _AHEAD_ON_DEVICE_BYTES = 256 << 20
-# Chunks opened together where the order is that of the files: two at least are read while two are used.
+# Chunks opened together without shuffling: at least two are read while two are used.
 _MIN_PLAIN_WINDOW = 4
 
 OnError: TypeAlias = Literal["raise", "substitute"]
 
 Once: TypeAlias = Literal["never", "always", "where it pays"]
-"""Whether what samples of a batch share is gathered once for all of them, rather than for each."""
+"""Whether values that samples of a batch share are gathered once for all of them, or once for each sample."""
 
 # What other loaders call it, and what it is here.
 HINTS = {
@@ -87,7 +87,7 @@ class LoaderOptions(TypedDict, total=False):
     deduplicated: Literal["expand", "unique"]
 
 
-_NOTHING: Any = None  # what `LoaderConfig` makes of it is never None
+_NOTHING: Any = None  # a default that `__post_init__` always replaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ class LoaderConfig:
     """The arguments of a loader, checked and in one form each; `Loader` says what they mean.
 
     Attributes:
-        ranks: Which rank of how many, once that must be known: what `rank`, `world_size` and `shard` say.
-        unit: What the order counts: what `group_by`, `weights` and `sequence` say; None for rows.
+        ranks: Resolves rank and world size on first use, from `rank`, `world_size` and `shard`.
+        unit: The sampling unit, from `group_by`, `weights` and `sequence`; None for rows.
 
     Raises:
         TypeError: One has the wrong type.
@@ -154,14 +154,14 @@ class LoaderConfig:
             self._set("cache", Cache(cache, limit=self.cache_limit))
             self._set("cache_limit", None)
         if self.window is None and not self.shuffle:
-            # A window then mixes nothing, so the first batch should wait for few chunks: those built at once.
+            # A window then mixes nothing. A small one lets the first batch wait for few chunks, built at once.
             self._set("window", plain_window(self.num_threads))
         if self.ranks is _NOTHING:
             self._set("ranks", Ranks(rank=self.rank, world_size=self.world_size, shard=self.shard))
         if self.ranks.given is not None:
             self.global_size(self.ranks.given)
         elif self.batch_size is None:
-            self.global_size(Shard())  # it is the same for any number of ranks
+            self.global_size(Shard())  # checks it now: it is the same for any number of ranks
 
     def _check_together(self) -> None:
         """Raise where arguments contradict each other; find out what the order counts."""
@@ -186,10 +186,10 @@ class LoaderConfig:
         object.__setattr__(self, name, value)
 
     def global_size(self, shard: Shard) -> int:
-        """Return the samples of a global batch where so many ranks share it.
+        """Return the number of samples in a global batch that is shared by the ranks of `shard`.
 
         Raises:
-            ValueError: `batch_size` and `global_batch_size` contradict each other, or it cannot be cut into lanes.
+            ValueError: `batch_size` and `global_batch_size` contradict each other, or the size does not fit the lanes.
         """
         size, num_ranks = self.global_batch_size, shard.world_size
         if size is None:
@@ -225,21 +225,21 @@ DEFAULTS: dict[str, Any] = {name: getattr(LoaderConfig, name) for name in Loader
 
 
 def make_config(options: LoaderOptions) -> LoaderConfig:
-    """Return what the arguments of a loader say; raises as `LoaderConfig` does."""
+    """Return the checked arguments of a loader; raises as `LoaderConfig` does."""
     return LoaderConfig(**cast("dict[str, Any]", options))
 
 
 def plain_window(num_threads: int) -> int:
-    """Return how many chunks are opened together unless told, where the order is that of the files."""
+    """Return how many chunks are opened together by default, where the order is that of the files."""
     return max(_MIN_PLAIN_WINDOW, num_threads)
 
 
 def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int:
-    """Return how many batches are made ahead of the step unless told.
+    """Return how many batches are made ahead of the step by default.
 
     Args:
-        batch_bytes: About how large they are; None is any size.
-        crosses: Whether they go to a device.
+        batch_bytes: Approximate bytes of a batch; None if that is not known.
+        crosses: Whether batches are copied to a device.
     """
     if batch_bytes is None:
         return _LEAST_AHEAD

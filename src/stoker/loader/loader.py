@@ -42,7 +42,7 @@ _CLOSED = "the loader is closed; make a new one"
 
 @explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
 class Loader:
-    """Batches of a data set as dicts of NumPy arrays, in an order that nothing but its arguments decides.
+    """Batches of a data set as dicts of NumPy arrays, in an order that depends on the data set and the arguments alone.
 
         for batch in loader:                 # one epoch
             batch["dense"]                   # [B, 40], a view of the batch's one buffer
@@ -50,27 +50,27 @@ class Loader:
             batch["history"].offsets         # int64 [B + 1]
 
     The first epoch reads, transforms and caches while it trains; later ones read the cache alone. Each `for` is one
-    epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours:
-    its memory is used again only when nothing refers to it any more, nor to those gathered with it (24 MiB at most,
-    on a device 64).
-    Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one that must be contiguous.
+    epoch, the next `for` the next epoch; a `for` that was left early begins the same epoch again. A batch is yours: its
+    memory is reused only when nothing refers any more to it, or to the batches gathered with it (24 MiB together at
+    most, on a device 64). Fixed-width fields are views with the record as stride; `np.ascontiguousarray` copies one
+    that must be contiguous.
 
     The order counts rows, unless `group_by`, `weights` or `sequence` says otherwise. What it counts then is found by
-    reading the columns that decide it once, and kept with the cache; `units` tells.
+    reading the columns that decide it once, and kept with the cache; `units` describes it.
 
     Use it in a with block, or call `close`: threads, maps and locks end there.
 
     Args:
         dataset: What to load: a `Dataset`, or a `Mixture` of several.
         batch_size: Samples a batch on this rank. With `global_batch_size`, leave it out.
-        shuffle: Mix the samples anew each epoch; otherwise they come as they lie.
+        shuffle: Mix the samples anew each epoch; otherwise they come in the order of the files.
         seed: Seed of the shuffle and of `augment`.
         window: Chunks whose samples are mixed together; "all" mixes the whole data set. None takes as many as make
             about 512 MiB, which depends on the data set alone. Of a mixture, chunks of each data set.
         lanes: Fixed equal shares of the samples, each of which feeds an equal part of every global batch, so that n
             nodes can each cache their own share. With 21 samples, two lanes and global batches of 8:
 
-                samples   0 ········· 9 │ 10 ·········· 20     lane 0 has 10, lane 1 has 11, each shuffled for itself
+                samples   0 ········· 9 │ 10 ·········· 20     lane 0 has 10, lane 1 has 11; each is shuffled by itself
                 step 0    ████          │ ████                 a rank of two reads its own lane alone
                 step 1    ████          │ ████                 any other number of ranks gets the same batches
                 step 2    ██            │ ███                  "keep": 5 samples; "drop": no such step;
@@ -78,56 +78,56 @@ class Loader:
         remainder: What becomes of the samples that do not fill a global batch: "keep" makes the last batch smaller,
             "drop" leaves them out, "pad" fills it up with samples of the epoch's beginning and adds the bool field
             `sample_mask`, False on those.
-        rank: Number of this process among those that train together. Unless told, it and `world_size` are what
-            torch.distributed, JAX, Accelerate, Ray Train or MPI say, else torchrun's, MPI's or SLURM's variables, when
-            the loader is first iterated, or asked for its length.
-        world_size: How many there are. Any number works; all take the same number of steps.
-        shard: Which share of a global batch this process takes, in place of `rank` and `world_size`, where that is not
-            one of its own: `Shard.from_mesh(...)`, or `Shard(0, 1)` for all of it.
+        rank: Number of this process among those that train together. By default the loader finds it and `world_size`
+            when it is first iterated, or asked for its length: from torch.distributed, JAX, Accelerate, Ray Train or
+            MPI, else from the environment variables of torchrun, MPI or SLURM.
+        world_size: Number of these processes. Any number works; all take the same number of steps.
+        shard: Which share of a global batch this process takes, in place of `rank` and `world_size`, where several
+            processes take the same share: `Shard.from_mesh(...)`, or `Shard(0, 1)` for the whole batch.
         global_batch_size: Samples a step over all ranks; default batch_size x world_size.
         cache: Folder on a fast local disk that keeps the transformed chunks; it may be shared by any number of
             processes and data sets. `stoker.Cache` says more about it. None keeps them in memory (tmpfs) for this
             loader alone.
-        cache_limit: Size of that folder, "500GB" or bytes; None is what the disk has.
-        num_threads: Threads that decode, transform and convert at a time (as many more as are worth it wait for a
-            remote source, one writes), and as many that assemble batches, but no more than gain by it; default: the
-            cores this process may use, within its container's limit. Changes no batch.
-        prefetch: Batches made ahead of the step; with 0 they are assembled when one is asked for, in the calling
-            thread: small ones some at a time, of 1 MiB together, where neither `augment` nor a device is concerned.
-            None makes 40 where these have 128 MiB at most, to a device 256 MiB, and fewer of larger ones, down to 12.
-            Changes no batch. Memory has room for these, the one in use, and twice 24 MiB, to a device 64 MiB, of what
-            is gathered together with them.
-            Where epochs follow each other, those of the third begin to be made while the second ends.
+        cache_limit: Most bytes in that folder, such as "500GB", or a number; None means as much as the disk has.
+        num_threads: How many threads decode, transform and convert at a time, and how many at most assemble batches.
+            Further threads wait for a remote source, as many as are of use, and one writes. The default is the cores
+            that this process may use, within its container's limit. Changes no batch.
+        prefetch: Batches made ahead of the step. With 0 a batch is assembled when it is asked for, in the calling
+            thread; without `augment` and a device, small batches are then assembled several at a time, up to 1 MiB.
+            None makes 40 ahead, or fewer where these would take more than 128 MiB (for a device 256 MiB), but at
+            least 12. Changes no batch. Takes memory for these, for the one in use, and for twice the 24 MiB (for a
+            device 64 MiB) that are gathered together. From the third epoch on, the first batches of an epoch are made
+            while the epoch before it ends.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         on_error: What becomes of a chunk that cannot be made of its rows, because a page is corrupt or the transform or
-            a field refuses them: "raise" raises at the step that needs it. "substitute" has the rows of the next chunk
-            that can be made stand in for them, in the same number, on every rank and resume alike; each such chunk is
+            a field refuses them: "raise" raises at the step that needs it. "substitute" replaces the rows by equally
+            many of the next chunk that can be made, the same on every rank and after a resume; each such chunk is
             logged and counted (`stats().num_substituted`). What fails for another reason, such as a network,
             credentials, or a file that is gone or changed, raises in either case. Not with `group_by`, `weights` or
             `sequence`, which count what was in the rows.
         augment: Function of (batch, generator) that returns the batch to hand over; runs after the cache, on every
-            epoch, in threads. Its generator, a `stoker.SampleGenerator`, depends on seed, epoch and the samples' places
-            in it alone; its `seeds` has one a sample, the same on any number of ranks.
-        trace: Records what every thread does; see `stoker.Trace`. Totals are counted without one.
+            epoch, in threads. The generator, a `stoker.SampleGenerator`, depends only on the seed, the epoch and the
+            positions of the samples in it; its `seeds` has one seed a sample, the same on any number of ranks.
+        trace: Records what every thread does; see `stoker.Trace`. Totals are always counted.
         group_by: A column, or several: consecutive rows with equal values are a group, which stays together in one
-            batch, in its order; groups are shuffled. `batch_size` counts groups then, and a batch has all their rows,
-            with `group_offsets` (int64, [B + 1]) where each begins.
+            batch, in its order; groups are shuffled. `batch_size` then counts groups, and a batch has all their rows,
+            and the field `group_offsets` (int64, [B + 1]), which says where each group begins and ends.
         weights: A column: an epoch has as many draws as there are samples, and each sample is drawn in proportion to
-            its value, as often as that says or once more.
+            its value, rounded down or up.
         sequence: `stoker.NGram` for windows over consecutive rows, `stoker.Pack` for lists packed into rows of one
             length. `batch_size` counts these.
         sequence_shard: This rank's part of every sequence, where several ranks work on the same samples: see
-            `SequenceShard`. Batches are the same, but for these fields.
-        deduplicated: How deduplicated fields come (`Dataset(deduplicate=...)`): "expand" as if each sample had a value
-            of its own; "unique" as `stoker.Deduplicated`, each value of a batch once and which of them every sample
-            has, for a model that expands them after its embedding.
+            `SequenceShard`. All other fields stay whole.
+        deduplicated: How deduplicated fields come (`Dataset(deduplicate=...)`): "expand" gives each sample a value of
+            its own; "unique" gives a `stoker.Deduplicated`, with each value of a batch once and an index of the value
+            of each sample, for a model that expands them after its embedding.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range, or two contradict each other; once ranks are known, also where these
+        ValueError: An argument is out of range, or two contradict each other. When the ranks are known, also if these
             contradict an argument, or each other.
         SourceError: The data set cannot be listed or a footer cannot be read.
-        FieldError: Columns that cannot become tensors; it lists them all.
+        FieldError: Columns cannot become tensors; it lists them all.
         CacheError: The cache folder cannot be used.
     """
 
@@ -174,7 +174,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Return the batches from the position at which the first is asked for to the end of its epoch.
 
-        An iterator that nobody asks for a batch, such as frameworks make to look at a loader, uses nothing up.
+        An iterator that is never asked for a batch, such as frameworks make to inspect a loader, does not advance it.
 
         Raises:
             ValueError: An argument and what is known of ranks contradict each other.
@@ -193,7 +193,7 @@ class Loader:
         return self._steps_of(self._settle().global_batch_size, start.at(start.epoch)).num_steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one. A position just restored is kept: it says itself where to go on."""
+        """Make `epoch` the next one. Does nothing right after `load_state_dict`, because the state says the epoch."""
         epoch = integer(epoch, "epoch", at_least=0)
         if not self._epochs.is_restored:
             self._epochs.go_to(self._epochs.start.at(epoch))
@@ -201,7 +201,7 @@ class Loader:
     def close(self) -> None:
         """End all threads, maps and locks. Harmless when called again.
 
-        Blocks: until work in the making is done.
+        Blocks: until running work is done.
         """
         self._close_all()
 
@@ -222,10 +222,10 @@ class Loader:
         return self._epochs.progress.position.to_json()
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
-        """Return the position behind so many batches of the pass under way, for loops that take some ahead of a step.
+        """Return the position after `num_steps` batches of this pass, for loops that take batches ahead of a step.
 
         Raises:
-            ValueError: It has fewer, or none has begun.
+            ValueError: The pass has fewer steps, or none has begun.
         """
         return self._epochs.progress.after(num_steps).to_json()
 
@@ -240,8 +240,8 @@ class Loader:
             allow: What else may differ: "files", "weights".
 
         Raises:
-            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version; it
-                says which.
+            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version, as
+                the message says.
             ValueError: `allow` holds an unknown word.
         """
         saved = self._resume.load(state, allow)
@@ -275,7 +275,7 @@ class Loader:
 
     @property
     def units(self) -> UnitsReport:
-        """What the order counts, how many of them there are, and what chunks' borders cut."""
+        """What the order counts, how many of these units there are, and how many are cut by the borders of chunks."""
         return self._opened.report
 
     def stats(self) -> LoaderStats:
@@ -311,10 +311,10 @@ class Loader:
 
         Args:
             step: Counted from the epoch's beginning.
-            epoch: Which epoch; the one that the next batch belongs to unless told.
+            epoch: Which epoch; by default the one that the next batch belongs to.
 
         Raises:
-            TypeError: One of them is no integer.
+            TypeError: `step` or `epoch` is not an integer.
             ValueError: There is no such step or epoch.
         """
         step = integer(step, "step", at_least=None)
@@ -325,10 +325,10 @@ class Loader:
         """Return in which step of an epoch, and on which rank, a row is used first: the inverse of `explain`.
 
         Args:
-            url: A file, by its whole path or URL or an end of it.
+            url: A file: its whole path or URL, or the last part of it.
             row_group: Its row group.
             row: The row in it.
-            epoch: Which epoch; the one that the next batch belongs to unless told.
+            epoch: Which epoch; by default the one that the next batch belongs to.
 
         Raises:
             ValueError: There is no such file, row group or row; or a filter leaves open which sample it is.
@@ -387,7 +387,7 @@ class Loader:
                 one.build_first(first, beside)
 
     def _settle(self) -> Batches:
-        """Return what makes batches, for which the ranks have to be known by now."""
+        """Return what makes batches. Resolves the ranks, if that was not done before."""
         self._config.ranks.settle()
         if self._batches is None:
             batches = Batches(
@@ -403,7 +403,7 @@ class Loader:
         return self._batches
 
     def _known(self) -> tuple[order.RankShare, int]:
-        """Return which share it takes of global batches of how many samples, as far as that is known now."""
+        """Return this rank's share and the size of a global batch, as far as they are known now."""
         if self._batches is not None:
             return self._batches.shard, self._batches.global_batch_size
         shard = self._config.ranks.guess()
@@ -505,7 +505,7 @@ def _check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
 
 
 def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
-    """Return what tells what a loader is and how it is doing, without referring to it."""
+    """Return a function that describes a loader and gives its figures; it does not keep the loader alive."""
 
     def look() -> tuple[dict[str, object], LoaderStats] | None:
         if (found := loader()) is None:
@@ -518,7 +518,7 @@ def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
 
 
 def _title(dataset: Dataset | Mixture) -> str:
-    """Return what people call a data set, in a line that can be printed."""
+    """Return a name for a data set, in one printable line."""
     if isinstance(dataset, Mixture):
         title = f"a mixture of {', '.join(dataset.names)}"
     elif len(sources := [*map(str, dataset.sources)]) == 1:

@@ -31,8 +31,8 @@ from stoker.torch.delivery import CpuDelivery
 from stoker.torch.passes import Pass, Passes
 from stoker.torch.tensors import Tensors
 
-# Those of this process. A rank that was itself forked, or was sent one, has to own what it shares with its workers
-# before it forks them: there is no other moment at which it sees that.
+# All data sets of this process. A rank that was itself forked, or got a data set by pickle, must own the state that it
+# shares with its workers before it forks them, and only a hook before the fork sees that moment.
 _all: weakref.WeakSet[TorchDataset] = weakref.WeakSet()
 
 _OF_DATA_LOADER = "it is the DataLoader's: DataLoader(dataset, batch_size=None, {}=...)"
@@ -51,8 +51,8 @@ class TorchDataset(IterableDataset[Tensors]):
         loader = DataLoader(dataset, batch_size=None, num_workers=0)
 
     For frameworks that insist on a DataLoader. Without workers it is nearly as fast as `TorchLoader`: threads make
-    batches ahead. Workers copy each of them into shared memory, and pay for an `augment` that holds the interpreter's
-    lock alone. The batches are the same, and in the same order, for any number of them:
+    batches ahead. Workers copy each batch into shared memory, and pay only for an `augment` that holds the
+    interpreter's lock. The batches are the same, and in the same order, for any number of them:
 
         step        0   1   2   3   4   5   6
         worker 0    █           █           █      the DataLoader asks its workers in turn, which
@@ -60,10 +60,10 @@ class TorchDataset(IterableDataset[Tensors]):
         worker 2            █           █
 
     Each pass over the DataLoader (`iter` of it) is the next epoch, whether or not the pass before came to its end, as
-    with a DataLoader that shuffles itself. `set_epoch` says which one is next; what comes anyway may be said too.
+    with a DataLoader that shuffles itself. `set_epoch` names the next epoch, even one that would come anyway.
 
-    All arguments of `stoker.Loader` are taken, beside these. `cache` is needed: the workers share what is built through
-    that folder. `num_threads` is a worker's; default: the cores shared out among the workers. Batches are on the CPU;
+    Takes all arguments of `stoker.Loader`, and these. `cache` is required: the workers share chunks through that
+    folder. `num_threads` is that of each worker; by default the workers share the cores. Batches are on the CPU;
     `pin_memory=True` and `.to(device, non_blocking=True)` bring them over.
 
     Args:
@@ -72,10 +72,10 @@ class TorchDataset(IterableDataset[Tensors]):
             `stoker.Loader.load_state_dict`.
 
     Raises:
-        TypeError: There is no cache, or an argument has the wrong type. In the first pass: the DataLoader, or a
-            framework, would batch batches, or share them out among ranks once more.
+        TypeError: `cache` is missing, or an argument has the wrong type. In the first pass: the DataLoader, or a
+            framework, would batch batches, or split them among ranks a second time.
         ValueError: An argument is out of range.
-        StokerError: As `stoker.Loader` says: the data set is opened here once, and closed again.
+        StokerError: As `stoker.Loader` does, since the data set is opened here once, and closed again.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class TorchDataset(IterableDataset[Tensors]):
     # ------------------------------------------------------------------ in the process that owns the DataLoader
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next pass, in workers that are alive too. A position just restored is kept."""
+        """Make `epoch` the next pass, also in workers that are alive. Does nothing right after `load_state_dict`."""
         epoch = integer(epoch, "epoch", at_least=0)
         told = self._passes.told
         if told is None or not told.is_restored:
@@ -137,7 +137,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
         Args:
             state: A position.
-            allow: What may differ; None for what the data set was made with.
+            allow: What may differ; None takes the `allow` that this was made with.
 
         Raises:
             ResumeError: The position is of other data, or of another seed, window, number of lanes or order version.
@@ -151,13 +151,13 @@ class TorchDataset(IterableDataset[Tensors]):
         self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True, order=self._order)
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
-        """Return the position when `num_steps` batches of this pass have come out of the DataLoader.
+        """Return the position after `num_steps` batches of this pass, the same on every rank.
 
-        Workers are ahead of the loop, which alone knows how many steps it has done. The same on every rank.
+        Workers are ahead of the loop, so only the loop knows how many steps it has done.
 
         Raises:
-            ValueError: A pass from where this one begins has fewer steps.
-            ResumeError: A `StatefulDataLoader` goes on in the order of a state that its workers alone have.
+            ValueError: The pass has fewer steps.
+            ResumeError: A `StatefulDataLoader` goes on in the order of a state that only its workers have.
         """
         start = self.position_of(self._under_way)
         if start is None:
@@ -194,7 +194,7 @@ class TorchDataset(IterableDataset[Tensors]):
         raise TypeError(SHARED_TWICE)
 
     def close(self) -> None:
-        """End what this process has begun for itself, which is nothing where there are workers."""
+        """End the loader of this process, if it has one: with workers, only these have loaders."""
         loader, self._loader = self._loader, None
         if loader is not None and self._pid == os.getpid():
             loader.close()
@@ -211,7 +211,7 @@ class TorchDataset(IterableDataset[Tensors]):
         """Return this worker's batches of the next pass; all of them outside a DataLoader's worker.
 
         Raises:
-            TypeError: The loop that asks would batch batches, or share them out once more.
+            TypeError: The caller would batch batches, or split them among ranks a second time.
         """
         seen = (None if get_worker_info() is None else self._seen) or self._look()
         if seen.misuse is not None:

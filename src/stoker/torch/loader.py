@@ -21,7 +21,7 @@ from stoker.torch.cuda import CudaStream
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 from stoker.torch.resident import ResidentRows
 
-# What frameworks ask for that make a DataLoader anew, or one like it.
+# Attributes that frameworks read in order to make a DataLoader anew.
 _OF_A_DATA_LOADER = ("dataset", "num_workers", "collate_fn", "worker_init_fn", "generator", "drop_last")
 _NO_DATA_LOADER = (
     "for it is no DataLoader to be made anew or shared out among ranks: it knows its rank by itself. For "
@@ -38,22 +38,22 @@ class TorchLoader(Loader):
         training loop                              step waits for that copy alone ──► views on the device
 
     On the CPU, tensors share the batch's memory and nothing is copied. On a GPU, all fixed-width fields of a batch
-    cross in one copy, while earlier steps compute, and the fields are views of it there; `prefetch` batches lie on the
-    GPU ahead of their step.
+    are copied at once, while earlier steps compute, and the fields are views of that copy; `prefetch` batches are on
+    the GPU ahead of their step.
 
-    Ragged fields are `Ragged(values, offsets)` of tensors; `to_nested` makes torch's own nested tensors of them. All
-    arguments of `stoker.Loader` are taken, beside these:
+    Ragged fields are `Ragged(values, offsets)` of tensors; `to_nested` makes torch's own nested tensors of them. Takes
+    all arguments of `stoker.Loader`, and these:
 
     Args:
         dataset: What to load.
         device: Where the tensors are wanted: "cpu", "cuda" (the current one), "cuda:1", ...
         resident: Memory of the GPU, "40GB" or bytes, for chunks that stay there: their fixed-width fields are gathered
-            there from the second epoch on and cross no more. The first chunks that come are kept, as many as fit.
+            there from the second epoch on, and not copied again. The first chunks that are used stay, as many as fit.
 
     Raises:
-        ValueError: The device does not exist here; or `resident` on the CPU, or with what changes rows: a Mixture,
-            `deduplicate`, `augment`, other units than rows.
-        TypeError: The device is none.
+        ValueError: The device does not exist here; or `resident` is given for the CPU, or together with a Mixture,
+            `deduplicate`, `augment`, `sequence_shard`, or sampling units other than rows.
+        TypeError: `device` is neither a text nor a `torch.device`.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class TorchLoader(Loader):
         self._torch_delivery = _delivery_to(device, None if resident is None else parse_size(resident, name="resident"))
         super().__init__(dataset, **options)
 
-    batch_sampler = None  # who finds a sampler looks for that as well
+    batch_sampler = None  # frameworks that find `sampler` read this as well
 
     @property
     def sampler(self) -> Self:
-        """This loader: where Lightning looks for something to tell the epoch."""
+        """This loader: Lightning calls `set_epoch` of what it finds here."""
         return self
 
     def __getattr__(self, name: str) -> NoReturn:
