@@ -61,7 +61,7 @@ def with_answers(text: str, tables: Mapping[str, Table]) -> str:
     for table, answers in tables.items():
         rows = "\n".join(f"| `{name}` | {answer} |" for name, answer in answers.items())
         delivered = sum(answer.startswith("delivered") for answer in answers.values())
-        partly = sum("field" in answer and not answer.startswith("delivered") for answer in answers.values())
+        partly = sum(bool(re.search(r"refused: .* rows?, \d+ fields?$", answer)) for answer in answers.values())
         counts = (
             f"{len(answers)} in all: {delivered} delivered as they are, {partly} with a fill or without some columns, "
             f"{len(answers) - delivered - partly} refused."
