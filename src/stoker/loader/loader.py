@@ -369,16 +369,16 @@ class Loader:
         return Delivery()
 
     def _build_first(self) -> None:
-        """Build the first chunk of each data set, unless it is there; and beside it, others that the first batch needs.
+        """Build the first chunk of each data set, unless it is there, and beside it others that the first batch needs.
 
-        One less of them than threads may compute: the first one finds a permit, too.
+        At most `num_threads - 1` others, so that a thread is left for the first one.
         """
         for name, one in zip(self._opened.named, self._opened.datasets, strict=True):
             if (first := one.first_missing) is None:
                 continue
             beside: list[int] = []
             if not (name or one.windows.is_tight):
-                shard, size = self._known()  # where it proves wrong, these are chunks of another rank's, built early
+                shard, size = self._known()  # if that guess is wrong, another rank's chunks are built early
                 steps = self._steps_of(size, self._epochs.start)
                 (needed,) = needed_chunks(self._orders, steps, range(min(1, steps.num_steps)), [shard], epoch=0)
                 whole = [i for i in needed.tolist() if i != first and len(one.catalogue.unit(i)) == 1]
@@ -428,7 +428,7 @@ class Loader:
         with begun.lock:
             abandoned = [run for run in begun.runs if run.is_abandoned]
         for before in abandoned:
-            before.close()  # what it has, of threads, memory and room in the cache, may be needed now
+            before.close()  # its threads, memory and room in the cache may be needed now
         batches, orders = self._settle(), self._orders.going_on(start)
         with begun.lock:
             if not self._close_all.alive:
@@ -441,9 +441,9 @@ class Loader:
         return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
 
     def _order_of(self, epoch: int | None) -> tuple[Orders, Steps, int]:
-        """Return the orders, the steps and the number of an epoch, None for that of the next batch.
+        """Return the orders, the steps and the number of an epoch; None is the epoch of the next batch.
 
-        The one under way is as it began, though files were added to it.
+        For the epoch under way they are those with which it began, even if files were added to it.
         """
         at = self._epochs.at
         epoch = at.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
@@ -452,7 +452,7 @@ class Loader:
 
 
 class _Begun:
-    """Everything that a loader has begun, which ends with it; must not refer to the loader."""
+    """The resources of a loader, which end with it. Must not refer to the loader, which could then not be collected."""
 
     def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
         self.home = Home()
@@ -462,10 +462,10 @@ class _Begun:
         self._opened, self._shown = opened, shown
 
     def close(self) -> None:
-        """Close a loader that was told to, or that nobody refers to any more, from whatever thread found that out.
+        """Close the resources, because `Loader.close` was called or the loader was collected, in whatever thread.
 
-        Garbage in cycles is found in any thread that runs Python, so perhaps in one of those that are waited for. A
-        fork does nothing.
+        Garbage in cycles is collected in any thread that runs Python, so perhaps in one that closing waits for. Does
+        nothing in a fork.
         """
         if threading.current_thread().name.startswith("stoker-"):
             threading.Thread(target=self._close, name="stoker-close", daemon=True).start()
@@ -485,12 +485,12 @@ class _Begun:
         for run in runs:
             run.close()
         self._opened.close()
-        if self.pool is not None:  # runs, which refer to it, are garbage in cycles: nobody knows when they are found
+        if self.pool is not None:  # runs refer to it, and are garbage in cycles, which may be collected much later
             self.pool.release()
 
 
 def _check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
-    """Raise a ValueError where rows on a device would not be the batch's as they are: more is asked of them."""
+    """Raise a ValueError if `resident=` is combined with arguments for which rows need more than a gather."""
     conflicts = {
         "a Mixture": opened.mixture is not None,
         "Dataset(deduplicate=...)": bool(opened.spec.keys),

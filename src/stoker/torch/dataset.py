@@ -95,28 +95,28 @@ class TorchDataset(IterableDataset[Tensors]):
         self._loader: _InTurnLoader | None = None
         self._pid = os.getpid()
         self._inherited: list[_InTurnLoader] = []
-        # Which share it is means nothing yet: `_loader_here` says it.
+        # The share does not matter yet: `_loader_here` sets it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
             self._dataset = loader.as_opened()
             self._config, self._resume = loader.plan()
             self._has_lists = bool(loader.spec.ragged)
-        # What positions are told from: epochs but its own are those of a loader that was made anew.
+        # The position that others are derived from. Epochs other than its own are those of a new loader.
         self._anchor = self._resume.beginning
         self._agreed, self._owner = Passes(), os.getpid()
         _all.add(self)
         self._num_joined = 0  # passes of this process, which all workers of a pass count alike
-        # In a spawned worker, which does not see who iterates its owner's DataLoader: what the owner saw.
+        # Only in a spawned worker: what its owner found out about who iterates the DataLoader.
         self._seen: Seen | None = None
 
     @property
     def _passes(self) -> Passes:
-        """What the owner of a DataLoader and its workers agree on."""
+        """The passes, as the owner of a DataLoader and its workers agree on them."""
         self.own()
         return self._agreed
 
     def own(self) -> None:
-        """Let this process and its own workers agree alone, on passes and ranks, where it was sent this, or forked."""
+        """Give a process that was forked, or got this by pickle, passes and ranks apart from those of its parent."""
         if self._owner != os.getpid() and get_worker_info() is None:
             self._agreed, self._owner = self._agreed.copy(), os.getpid()
             self._ranks.own()
@@ -190,7 +190,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     @property
     def generator(self) -> NoReturn:
-        """Nothing: Accelerate asks for it when it is about to share the batches out among ranks once more."""
+        """Raise: Accelerate reads this when it is about to split the batches among ranks a second time."""
         raise TypeError(SHARED_TWICE)
 
     def close(self) -> None:
@@ -303,7 +303,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     @property
     def _order(self) -> int:
-        """What stands for the order that positions are told from: 0 for that of a loader made anew."""
+        """A number for the order of `_anchor`: 0 is the order of a new loader."""
         if replace(self._anchor, epoch=0, num_consumed=0) == self._resume.beginning:
             return 0
         told = self._anchor.to_json() | {"num_consumed": 0}
@@ -316,7 +316,7 @@ class TorchDataset(IterableDataset[Tensors]):
     def _loader_here(self, num_workers: int) -> _InTurnLoader:
         if self._pid != os.getpid():
             if self._loader is not None:
-                # Never let go: closing it would give back locks that the parent holds.
+                # Kept for ever: closing it would release locks that the parent holds.
                 self._inherited.append(self._loader)
             self._loader, self._pid = None, os.getpid()
         if self._loader is None:
@@ -353,14 +353,14 @@ if hasattr(os, "register_at_fork"):
 class TorchIterator(Iterator[Tensors]):
     """The batches of one worker in one pass.
 
-    Has a state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, and of which batches
-    of how many workers. How many steps there were since, torchdata knows.
+    Has a state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, the batch size, and
+    the number of workers. torchdata itself counts the steps since then.
 
     Args:
         dataset: Makes the batches.
         which: The pass.
-        seen: What those who ask for them do.
-        worker: What torch tells of the worker; None outside one.
+        seen: What is known of the callers, such as a framework.
+        worker: What torch knows of the worker; None outside one.
     """
 
     def __init__(self, dataset: TorchDataset, which: Pass, seen: Seen, worker: WorkerInfo | None) -> None:
@@ -370,7 +370,7 @@ class TorchIterator(Iterator[Tensors]):
         self._batches: Iterator[Tensors] | None = None
 
     def __next__(self) -> Tensors:
-        if self._batches is None:  # not before: a saved state may come between `iter` and the first batch
+        if self._batches is None:  # not earlier: a saved state may be loaded between `iter` and the first batch
             self._batches = self._begin_batches()
         return next(self._batches)
 
@@ -406,17 +406,17 @@ class TorchIterator(Iterator[Tensors]):
 
 
 class _InTurnLoader(Loader):
-    """A loader that begins any pass, and makes any of its steps."""
+    """A loader that makes a worker's turn of the steps: begins any pass, and makes any of its steps."""
 
     def _make_delivery(self) -> CpuDelivery:
         return CpuDelivery(in_one_storage=True)
 
     def plan(self) -> tuple[LoaderConfig, Resume]:
-        """Return what was asked for, and what states are read by."""
+        """Return the arguments, and what reads saved states."""
         return self._config, self._resume
 
     def as_opened(self) -> Dataset | Mixture:
-        """Return what it loads, as it was when it was opened."""
+        """Return the data set with its files and versions as they were when it was opened."""
         return self._opened.as_opened()
 
     def batches(self, start: Position, turn: slice) -> BatchIterator:
