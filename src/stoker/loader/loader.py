@@ -144,7 +144,7 @@ class Loader:
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: OpenDatasets = open_datasets(dataset, config, on_stage=self._stages)
         shown = status.StatusFile(self._stages, _look(weakref.ref(self), name))
-        self._begun = begun = _Begun(self._opened, shown)
+        self._begun = begun = _Resources(self._opened, shown)
         self._home = begun.home
         self._close_all = weakref.finalize(self, begun.close)
         try:
@@ -451,7 +451,7 @@ class Loader:
         return self._orders.going_on(begins), self._steps_of(self._settle().global_batch_size, begins), epoch
 
 
-class _Begun:
+class _Resources:
     """The resources of a loader, which end with it. Must not refer to the loader, which could then not be collected."""
 
     def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
