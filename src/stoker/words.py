@@ -28,7 +28,7 @@ def some_of(names: Sequence[object], most: int) -> str:
 
 
 def bar_text(share: float, width: int, *, rest: str = "") -> str:
-    """Return a bar as long as `share` of `width` characters, to an eighth of one; `rest` stands for the others."""
+    """Return a bar as long as `share` of `width` characters, to an eighth of one; `rest` fills the others."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
     return bar + rest * (width - len(bar))
@@ -46,7 +46,7 @@ def duration_text(seconds: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in three digits: "4.55 ms", "2 min 10 s"; less than a nanosecond is said to be no more."""
+    """Return a time in three digits: "4.55 ms", "2 min 10 s"; below a nanosecond "under 1 ns"."""
     if seconds < 1e-9:
         return "0 s" if seconds <= 0 else "under 1 ns"
     for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
@@ -64,5 +64,5 @@ def age_text(seconds: float) -> str:
 
 
 def plain_number(num: float) -> str:
-    """Return a mean as a count where it is one: "640", "12.5"."""
+    """Return a number, with one decimal where it is not whole and below 1,000: "640", "12.5"."""
     return f"{num:,.0f}" if num == int(num) or num >= 1000 else f"{num:,.1f}"

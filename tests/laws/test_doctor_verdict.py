@@ -235,7 +235,7 @@ def test_a_stage_that_gives_many_times_as_much_alone_is_no_cause():
 def test_a_path_that_alone_gives_far_more_than_the_step_eats_has_no_stage_that_is_too_slow():
     verdict = DoctorResult(numbers({SOURCE: 300_000, RAM: 1e6, SHARED: 4e5, SUPPLY: 2e6}))
     assert verdict.stages == (UNKNOWN,)
-    assert "without the step gives 5.0 times what the step eats: they share the cores" in verdict.sentence
+    assert "without the step gives 5.0 times what the step eats: loader and step share the cores" in verdict.sentence
 
 
 def test_a_network_is_full_only_where_it_carries_about_what_it_can():
@@ -270,7 +270,7 @@ def test_repeats_that_lie_far_apart_and_neighbours_make_a_verdict_less_sure():
     assert blurred.sureness < sharp.sureness
     assert blurred.sure in ("likely", "a guess")
     assert busy.sureness < sharp.sureness
-    assert any("Others took" in note for note in busy.notes)
+    assert any("Other processes took" in note for note in busy.notes)
 
 
 @given(spread=st.floats(0, 0.9), times=st.floats(1.0, 3.0))

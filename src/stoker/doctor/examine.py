@@ -62,13 +62,13 @@ from stoker.loader.temporary import OwnedFolder
 from stoker.plan.savings import SharingFound, find_sharing
 from stoker.words import some_of
 
-# What the name of a folder that experiments write to begins with.
+# The beginning of the names of folders that experiments write to.
 _SCRATCH = "stoker-doctor-"
-# Shares of the budget: of getting a sample, of the link, of exploring it, of each stage alone, of each run of a path;
-# of verifying, where asked.
+# Shares of the budget: for the sample, the link, exploring today's path, each stage alone, each run of a path, and
+# verifying where asked.
 _SAMPLE, _LINK, _EXPLORE, _ALONE, _RUN, _VERIFY = 0.12, 0.07, 0.05, 0.015, 0.018, 0.2
 _CHECKS = 3  # of what is verified
-# What a result says of its settings.
+# Settings that a result repeats.
 _OWN = ("batch_size", "num_threads", "gpu_hour", "num_gpus", "command", "budget_s")
 _NUM_UNITS, _NUM_COLD_UNITS = 16, 200
 # Memory for the bytes of units and their tables, of what is free.
@@ -76,18 +76,19 @@ _KEEP_SHARE, _MAX_KEEP_BYTES = 0.1, 1 << 30
 # A data set stays in the page cache when it takes no more of the free memory than this.
 _STAYS = 0.6
 _NUM_FROZEN = 8
-# Of the budget, and two seconds at least, that each first run of what a verdict needs, or is cheap, may go beyond it;
-# and half of it, that cheap rounds may, until there are enough of them.
+# A path's first run may go beyond the budget by this share of it, and by at least two seconds, if the verdict needs it or
+# it is cheap. Until there are enough rounds, cheap ones may go beyond it by half as much.
 _GRACE = 0.15
-# Runs are no shorter, for they would say nothing, and no longer, for more of them say more: the middle one of three is
-# right where one of them was disturbed.
+# Runs are no shorter, for they would say nothing, and no longer, for several short ones say more than a long one: the
+# median of three is right where one of them was disturbed.
 _LEAST_S, _MOST_S = 0.15, 4.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
 # Repeats that lie as near to each other are enough.
 _SETTLED = 0.025
 # A step that keeps more of a core busy shares it with the loader.
 _SHARES = 0.4
-# Threads that give less than so many times what one gives hold each other up, unless others take more than this.
+# Many threads that together give less than so many times what one gives hold each other up, unless other processes take
+# a larger share of the machine than the second.
 _NO_MORE, _QUIET = 1.4, 0.2
 # About so many chunks, one after the other, are built from memory to tell each stage alone.
 _ALONE_CHUNKS = 8
@@ -108,7 +109,7 @@ class ExaminationInterrupted(KeyboardInterrupt):
 
 
 def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
-    """Examine a data set and a step, and return what was found. Leaves nothing behind.
+    """Examine a data set and a step, and return what was found. No file stays behind.
 
     Args:
         dataset: What is trained on.
@@ -121,8 +122,8 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
         ExaminationInterrupted: By Ctrl-C; it carries what is known.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A process for the transform begins by importing the script that made it, which would examine in turn.
-        raise SystemExit('examine(): a process imports this script; call it below `if __name__ == "__main__":`')
+        # A process that runs the transform imports the script that started it, which would then examine again.
+        raise SystemExit('examine(): worker processes import this script; call it below `if __name__ == "__main__":`')
     with ExitStack() as stack:
         examination = _Examination(dataset, settings, stack)
         try:
@@ -143,7 +144,7 @@ class _Examination:
         self._dataset = copy.copy(dataset.located())
         self._tap: Tap | None = None
         if not self._dataset.is_local:
-            # By the same way as a loader would, with somebody who keeps what is asked for in between.
+            # Reads go the same way as a loader's, through a tap that can keep what is read.
             self._tap = self._dataset.storage = Tap(self._dataset.find_storage())
         self._notes: list[str] = []
         self._unmeasured: list[str] = []
@@ -169,7 +170,7 @@ class _Examination:
         self._data = ways.data
         self._find_ceilings(scratch)
         if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(2 * _EXPLORE):
-            self._say("today's path, until its threads are as many as are worth it")
+            self._say("today's path, until more threads bring no more")
             # A loader of what lies here begins with all the threads that it will have.
             ways.explore(self._slice_s(_EXPLORE) if self._tap is not None else self._seconds)
         if self._today == SOURCE and _ALONE_CHUNKS * ways.local_s < self._left_s(self._paths_end) / 3:
@@ -254,7 +255,7 @@ class _Examination:
         """Return which features a unit's rows share; None where they are shared already, or that cannot be told."""
         if catalogue.dataset.deduplicate:
             return None
-        # What can be built, and not be told from its rows alone (a transform may raise anything), is no advice.
+        # Where that fails (a transform may raise anything), deduplication is not advised.
         with suppress(Exception), nullcontext() if self._tap is None else self._tap.replaying():
             return find_sharing(SampledDataset(catalogue, [unit]).open())
         return None
@@ -317,7 +318,7 @@ class _Examination:
         self._say("what this machine can do")
         disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
         if is_memory(scratch):
-            self._notes.append("Experiments wrote to memory, no disk: --scratch names a folder on the one that counts.")
+            self._notes.append("The experiments wrote to memory, not to a disk: name a folder on the disk with --scratch.")
         if self._tap is not None and self._tap.reads:
             self._say("the source's reads alone, in more and more threads")
             until_s = time.perf_counter() + self._slice_s(_LINK)
@@ -330,7 +331,7 @@ class _Examination:
         self._say("decoding, transforming, converting: each alone")
         alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
         most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
-        # As many threads as there are cores keep one of them busy, which nobody else wanted: they wait for a lock.
+        # As many threads as cores keep only one core busy, though no other process wanted the rest: they wait for a lock.
         is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
         half_s = 0.5 * sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
         has_most = any(alone.stages.get(key, 0.0) > half_s for key in BUILD_STAGES[1:])
@@ -358,13 +359,13 @@ class _Examination:
         for way in ways.first():
             today = self._tried.get(self._today, way)
             if way.key == SUPPLY and today.runs and today.runs[0].stall > 0.5:
-                continue  # a loop that waits most of the time has told all that can come
+                continue  # a loop that waits most of the time has shown the whole supply
             self._try(way)
         ram = self._tried.get(RAM)
         if ram is not None and ram.runs and self._shares_cores(ram.runs[0]):
             self._try(ways.shared())
         if DoctorResult(self._numbers()).kind != "fed":
-            self._say("making what may help")
+            self._say("preparing what may help")
             for way in ways.more():
                 self._try(way)
         for num_rounds in range(1, _MOST_ROUNDS):
@@ -372,7 +373,7 @@ class _Examination:
                 self._try(way)
 
     def _again(self, num_rounds: int) -> list[Way]:
-        """Return those paths of which one more run may change something: what is promised first, then the cheapest."""
+        """Return the paths whose next run may change something: promised fixes first, then the cheapest."""
         seconds, judged = self._seconds, (self._today, RAM, SHARED)
         fixes = [fix.key for fix in DoctorResult(self._numbers()).fixes]
 
@@ -413,7 +414,7 @@ class _Examination:
                     way.run(seconds / 2)  # compiles, allocates, fills caches: once
                 run = way.run(seconds)
         except StokerError as error:
-            # What works on the samples as they are may not work on them otherwise, and is no advice then.
+            # A changed path may fail where today's works: then it is not advised.
             if is_needed:
                 raise
             self._notes.append(f"{way.name}: could not be tried: {error}")
@@ -447,7 +448,7 @@ class _Examination:
         settings, notes = self._settings, [*self._notes]
         if self._unmeasured:
             names = ", ".join(self._unmeasured)
-            notes.append(f"Not measured, for no time was left: {names}. A larger --budget is a longer look.")
+            notes.append(f"Not measured, for no time was left: {names}. A larger --budget leaves time for them.")
         return Measurements(
             data=self._data,
             step="" if settings.step is None else settings.step.text,

@@ -49,17 +49,17 @@ from stoker.loader.loader import Loader
 from stoker.metrics.record import Trace
 from stoker.plan.savings import ShareableKey
 
-# Of the free memory that a cold run may fill with chunks, and of it that a window may.
+# Shares of the free memory that a cold run may fill with chunks, and that one window may.
 _MEMORY_SHARE, _WINDOW_SHARE = 0.2, 0.02
 _MIN_WINDOW = 4
-# Of the budget, that a window of cold chunks should take.
+# Share of the budget that building a window of cold chunks should take.
 _WINDOW_OF_BUDGET = 0.02
 # An epoch of warm chunks has so many of them, and is so many times as long as the sample.
 _MOST_CHUNKS, _MOST_TIMES = 4_096, 200
-# A loader of a cold epoch is given so many times what it should come to.
+# A cold run gets so many times the chunks that it is expected to need.
 _SPARE = 4
 _MORE_THREADS, _LARGER_TIMES = 4, 4
-# What is this share of the bytes is worth leaving out, or keeping once.
+# A column, or repetition, with this share of the bytes is worth leaving out, or keeping once.
 _MUCH = 0.25
 # Batches of Arrow rows that a run of it makes at least.
 _LEAST_ARROW = 6
@@ -79,12 +79,12 @@ class Way:
         how: The line of code that makes it so.
         has_step: Whether the step is behind it.
         sample_bytes: Bytes a sample that it reads from a disk, where memory is too small; 0 where it reads none.
-        least_s: Seconds that a run takes before there is anything to measure, about.
-        times_today: How many times what a run of today's path takes beyond its seconds this one is likely to; 0 where
-            it is nothing like it.
-        runs: What came.
-        came: Samples/s of runs at the end, when it was tried once more.
-        beyond_s: What a run took beyond the seconds it was given, at least; None before there was one.
+        least_s: About the seconds that a run takes before there is anything to measure.
+        times_today: This path's likely overhead beyond its given seconds, in multiples of that of today's path; 0 where
+            the two have nothing in common.
+        runs: Results of its runs.
+        came: Samples/s of the runs that verify it at the end.
+        beyond_s: The least overhead of a run beyond the seconds that it was given; None before the first run.
     """
 
     key: str
@@ -101,7 +101,7 @@ class Way:
     beyond_s: float | None = None
 
     def takes_s(self, seconds: float, today: Way | None = None) -> float:
-        """Return about how long one more run takes; the first one, seen what those of today's path do."""
+        """Return about how long one more run takes; before the first run, judged by those of today's path."""
         if self.beyond_s is not None:
             return self.beyond_s + seconds
         beyond_s = (0.0 if today is None else today.beyond_s or 0.0) * self.times_today
@@ -125,10 +125,10 @@ class Candidates:
         arrow: Arrow files of some of them.
         batches: Finished batches, to train on from memory.
         chunk_s: Seconds that the first chunk took.
-        local_s: Of them, those that were spent on its rows: not on fetching it.
+        local_s: The part of them that was spent on its rows, not on fetching it.
         sharing: Which features repeat.
-        mean_chunk: Samples of a chunk.
-        num_builders: That a remote source's loader was seen to come to; None before it was.
+        mean_chunk: Mean number of samples in a chunk.
+        num_builders: Builder threads that a remote source's loader settled at; None before that is known.
         rate_s: Samples/s that a cold run is expected to give; 0 before there was one.
     """
 
@@ -154,7 +154,7 @@ class Candidates:
         self.mean_chunk = float(num_samples / sum(map(len, self.units)))
 
     def first(self) -> list[Way]:
-        """Return those that are always run: today's, and what it is compared with."""
+        """Return the paths that are always run: today's, and those it is compared with."""
         step, is_cold = self.settings.step, self.today == SOURCE
         tensors = self._warm(TENSORS, "tensors on SSD", self._how(cache=True))
         found = [self._cold(SOURCE, "every epoch from the source", self._how()) if is_cold else tensors]
@@ -283,7 +283,7 @@ class Candidates:
             with self._replaying(), self._warm_loader(catalogue=catalogue, folder=folder, num_times=1) as loader:
                 for _ in loader:
                     pass
-        except StokerError:  # what can be built as it is, and not so, is no advice
+        except StokerError:  # it cannot be built deduplicated, so that is not advised
             return None
         said = ", ".join(f"{key!r}: {list(patterns)!r}" for key, patterns in share.items())
         how = f"dataset = Dataset(..., deduplicate={{{said}}}); {self._how(cache=True)}"
@@ -340,7 +340,7 @@ class Candidates:
     def _run_warm(
         self, seconds: float, *, has_step: bool = True, settings: DoctorSettings | None = None, **options: Any
     ) -> PathRun:
-        """Train from a warm cache: the sample's, or another one."""
+        """Train from a warm cache: the sample's, or the one in `folder`."""
         settings = settings or self.settings
         with self._warm_loader(batch_size=settings.batch_size, **options) as loader:
             return run_loader(loader, step=settings.step if has_step else None, seconds=seconds)
@@ -365,10 +365,10 @@ class Candidates:
         return nullcontext() if self.tap is None else self.tap.replaying()
 
     def _window(self, num_threads: int) -> int:
-        """Return the chunks of a window: what all builders make at a time comes together, so that turns are even."""
+        """Return the chunks of a window: as many as the builders make at a time, so that turns are even."""
         num = self.num_builders or num_threads
         most = _WINDOW_SHARE * free_memory_bytes() / max(1.0, self.mean_chunk * self.data.tensor_bytes)
-        # And some of them have to come in a run.
+        # And a run must be long enough for several windows.
         chunks_s = num / max(1e-9, self.chunk_s)
         if self.rate_s:
             chunks_s = self.rate_s / self.mean_chunk * max(1.0, num_threads / self.settings.num_threads)

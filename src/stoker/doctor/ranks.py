@@ -28,7 +28,7 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         "sentence": which rank, which stage, what it costs the others; "rates": samples/s of each on today's path;
-        "rank": number of the slow one, as they were given, or None; "stage": in which it lags most, or "";
+        "rank": number of the slow one in the order given, or None; "stage": key of the stage that makes it slow, or "";
         "lost_share": share of the others' time that is lost.
 
     Raises:
@@ -41,7 +41,8 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         rates = tuple(float(path["rate_s"]) for path in todays)
         supplies = [{stage["key"]: float(stage["supply_s"]) for stage in result["stages"]} for result in results]
     except (KeyError, TypeError, StopIteration) as error:
-        raise ValueError(f"not a result of `stoker doctor --json`: {error} is missing") from error
+        missing = "it lacks today's path, its rate, or the stages"
+        raise ValueError(f"not a result of `stoker doctor --json`: {missing}") from error
     slowest = min(range(len(rates)), key=lambda rank: rates[rank])
     others = statistics.median(rate for rank, rate in enumerate(rates) if rank != slowest)
     if rates[slowest] >= _SLOW * others:
@@ -59,7 +60,9 @@ def compare_ranks(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     lost = 1 - rates[slowest] / others
     sentence = (
         f"Rank {slowest} holds the others up: it gives {rate_text(rates[slowest])} samples/s where they give "
-        f"{rate_text(others)}, so they stand idle {share_text(lost)} of the time. What lags is "
-        f"{STAGE_NAMES.get(stage, stage)}, at {share_text(lag.get(stage, 1.0))} of theirs."
+        f"{rate_text(others)}, so they stand idle {share_text(lost)} of the time."
     )
+    if stage in lag:
+        name = STAGE_NAMES.get(stage, stage)
+        sentence += f" Its slowest stage beside theirs is {name}, at {share_text(lag[stage])} of their rate."
     return {"sentence": sentence, "rates": rates, "rank": slowest, "stage": stage, "lost_share": lost}

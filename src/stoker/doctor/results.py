@@ -37,7 +37,7 @@ STAGE_NAMES = {
     "publish": "pack and publish",
     "open": "read chunks from SSD",
     "gather": "gather batches",
-    "batch": "work a batch, whatever its size",
+    "batch": "the fixed work of each batch",
     "augment": "augment",
     "copy": "copy to the GPU",
     "draw": "draw rows in Arrow",

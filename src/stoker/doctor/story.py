@@ -1,4 +1,4 @@
-"""What there is to say of a result, once: the terminal and the page draw the same statements.
+"""All that is said of a result, in one place: the terminal and the page draw the same statements.
 
 DoctorResult ─► story ─► screen   lines and tables
                      └─► page     the same, with charts, as HTML
@@ -15,7 +15,7 @@ from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, time_text
 from stoker.words import bytes_text, count_text
 
-# A demand far beyond every path would press all bars into a corner: then it stands in words alone.
+# A demand that is this many times the longest bar would make all bars tiny: it is then given in words alone.
 _FAR = 3.0
 # A supply fills its bar at twice the demand: what matters is on which side of the mark it ends.
 _FULL = 2.0
@@ -30,7 +30,7 @@ _CEILINGS = {
 
 
 class Share(NamedTuple):
-    """A cell with a bar: its figure, a share of the longest there may be, and whether that is good."""
+    """A cell with a bar: its text, the bar's length as a share of the cell, and whether the figure is good."""
 
     text: str
     share: float
@@ -47,9 +47,9 @@ class Bar:
     Attributes:
         name: What it is of.
         value: Its figure, as people read it.
-        share: Its length, of the longest there may be.
+        share: Its length, as a share of the longest possible.
         kind: How it looks: "today", "ours", "plain", "bound".
-        spread: Where the slowest and the fastest repeat end; None where there was one alone.
+        spread: Where the slowest and the fastest repeat end, as such shares; None where there was only one repeat.
         parts: What it is made of: name, figure, share of the longest bar, and whether it is time that is lost.
     """
 
@@ -67,8 +67,8 @@ class Section:
 
     Attributes:
         title: As people read it.
-        lead: One sentence or two; "" for none.
-        bars: Of one scale.
+        lead: One sentence or two above it; "" for none.
+        bars: All on one scale.
         mark: Where a line crosses them, as a share, and what it stands for.
         head: Names of the table's columns: ">" before one of figures, "~" before one that a narrow terminal leaves out.
         rows: Its cells.
@@ -99,7 +99,7 @@ def headline(result: DoctorResult) -> str:
     first, *behind = (STAGE_NAMES[key] for key in result.stages)
     does = "starves the step"
     if not result.numbers.step:
-        does = "is as fast as it is" if result.stages == (UNKNOWN,) else "sets the pace of the data"
+        does = "sets the pace, and no stage explains it" if result.stages == (UNKNOWN,) else "sets the pace of the data"
     return f"{first[:1].upper()}{first[1:]} {does}" + (f", and behind it {' and '.join(behind)}" if behind else "")
 
 
@@ -114,7 +114,7 @@ def status(result: DoctorResult) -> tuple[str, str]:
 
 
 def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
-    """Yield the figures that a reader takes away: value, what it is, whether it is what could be."""
+    """Yield the most important figures: value, what it is, whether it is that of the best fix."""
     today, supply = result.today, result.numbers.path(SUPPLY)
     if result.kind == "unknown":
         return
@@ -126,8 +126,8 @@ def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
         busy, times = result.busy_of(best), result.times_of(best)
         value = rate_text(best.rate_s) if busy is None else share_text(busy)
         yield value, f"{'samples/s ' if busy is None else ''}with: {best.name}", True
-        yield f"{factor_text(times)}×", "the samples a second, with that", False
-        yield time_text(result.epoch_s / times), f"an epoch, where it is {time_text(result.epoch_s)} now", False
+        yield f"{factor_text(times)}×", "today's samples/s, with that", False
+        yield time_text(result.epoch_s / times), f"an epoch with that, {time_text(result.epoch_s)} today", False
     if not result.fixes:
         yield time_text(result.epoch_s), "an epoch", False
         if supply is not None and result.demand_s is not None:
@@ -148,7 +148,7 @@ def sections(result: DoctorResult) -> Iterator[Section]:
     yield _advice(result)
     came = [path for path in numbers.paths if path.came_s is not None]
     if came:
-        lead = "What was advised, run once more at the end: samples/s."
+        lead = "The advised changes, run once more at the end, in samples/s."
         rows = [(path.name, rate_text(path.rate_s), rate_text(path.came_s or 0), f"{path.error:+.1%}") for path in came]
         yield Section(title="Verified", lead=lead, head=("change", ">promised", ">came", ">error"), rows=rows)
     if numbers.stages:
@@ -157,7 +157,7 @@ def sections(result: DoctorResult) -> Iterator[Section]:
     if result.money is not None:
         yield _money(result, result.money)
     yield _data(result)
-    again = f"It took {time_text(numbers.wall_s)} here, of a budget of {time_text(numbers.budget_s)}."
+    again = f"The examination took {time_text(numbers.wall_s)}, of a budget of {time_text(numbers.budget_s)}."
     yield Section(title="Do it again", lines=(again,), code=numbers.command)
 
 
@@ -182,7 +182,7 @@ def _paths(result: DoctorResult) -> Section:
     numbers, demand_s = result.numbers, result.demand_s or 0.0
     own = [path.rate_s for path in numbers.paths if path.key not in (RAM, SUPPLY, SHARED)]
     longest_s = max([1e-9, *own, *(bound.at_most_s for bound in result.bounds if bound.key != "gpus")])
-    # What others are compared with fits in, unless it is far beyond them.
+    # Bars of the comparison paths fit in too, unless they are far longer than the others.
     longest_s = max(
         rate_s for rate_s in (*(path.rate_s for path in numbers.paths), longest_s) if rate_s <= _FAR * longest_s
     )
@@ -229,7 +229,7 @@ def _advice(result: DoctorResult) -> Section:
         rows.append((fix.name, rate_text(fix.rate_s), times, "measured", limit, fix.how))
     rows += [(one.text, f"≤ {rate_text(one.at_most_s)}", NONE, "a bound", NONE, one.why) for one in result.bounds]
     head = ("change", ">samples/s", ">× today", "", "~what limits then", "how")
-    lead = "What is measured ran here. A bound is what no such change can beat; what it really gives, only it tells."
+    lead = "Measured changes ran here. A bound is the most that a change can give: it was computed, not run."
     return Section(title=title, lead=lead, head=head, rows=rows, marked=(0,) if result.fixes else ())
 
 
@@ -246,7 +246,7 @@ def _stages(result: DoctorResult) -> Section:
         rows.append((STAGE_NAMES[stage.key], rate_text(stage.supply_s), against, alone, threads))
     return Section(
         title="Why",
-        lead="What each stage gives that does nothing but its own work: it explains paths, and overrules none.",
+        lead="What each stage gives when it does nothing but its own work: this explains the paths' rates.",
         head=("stage, alone", ">supply", ">of the demand", ">a sample", "threads"),
         rows=rows,
         marked=[i for i, stage in enumerate(stages) if stage.key in result.stages],
@@ -311,14 +311,14 @@ def _data(result: DoctorResult) -> Section:
     )
     return Section(
         title="What was looked at",
-        lines=(f"The whole data set takes on SSD: {kept}.",) if kept else (),
+        lines=(f"On SSD, the whole data set takes: {kept}.",) if kept else (),
         pairs=(
             ("data set", data.text),
             ("samples", f"{data.num_samples:,} in {files}, {chunks}; {count_text(data.num_probed, 'chunk')} looked at"),
             ("where", "behind a network" if data.is_remote else "on this machine"),
             ("a sample", sizes),
             ("widest column", widest if data.widest_column else ""),
-            ("repeats", f"{share_text(data.repeated_share)} of the bytes, which features kept once would save"),
+            ("repeats", f"{share_text(data.repeated_share)} of the bytes, which deduplicated features would save"),
             ("step", numbers.step or "none was given"),
             ("cores that the step uses", "" if ram is None else f"{ram.cores_used:.1f} of {numbers.cores:.3g}"),
         ),

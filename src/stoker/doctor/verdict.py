@@ -2,14 +2,14 @@
 
     demand   what the step was seen to eat: of batches in RAM, or of any path that gave it as much
     busy     today's rate / demand; the rest is lost
-    cause    the stage whose own figure explains today's rate; none is named without a figure
+    cause    the stage whose own figure explains today's rate; without such a figure none is named
     fixes    paths that ran and gave more than today's by more than chance
-    bounds   what cannot be tried here: no more than so much can come of it
+    bounds   the most that a change which cannot be tried here can give
 
     loop ◄── batches ◄── windows ◄── chunks built ◄── bytes
 
-Whoever waits is not to blame: the first in this row that does not wait for the next one is. The threads' own clocks
-say where the time went; they never overrule how fast a path was seen to be.
+A stage that waits is not to blame: the first one in this row that does not wait for the next is. The threads' own
+clocks say where the time went; they never overrule how fast a path was seen to be.
 """
 
 from __future__ import annotations
@@ -49,26 +49,29 @@ CERTAIN, LIKELY = 0.95, 0.8
 _BATCH_STAGES = ("gather", "augment", "copy")
 # Fixes, the easiest first: of two that give the same, that one.
 _FIXES = (TENSORS, DEDUPLICATED, THREADS, PROCESSES, LARGER, COLUMNS, ARROW)
-# A fix gives more than this beyond chance, or it is none. Of two that lie within the second, the easier one is better.
+# A path counts as a fix if its gain exceeds both chance and the first of these. Of two fixes whose rates differ by less
+# than the second, the easier one is better.
 _GAIN, _SAME = 1.05, 1.03
-# Others who take more of the machine than this, and repeats that lie so far apart: nothing is certain any more, and
-# from the second pair on not even likely.
+# Where other processes take more of the machine than the first, or repeats lie further apart than the second, nothing
+# is certain; beyond the third or the fourth, nothing is even likely.
 _BUSY, _SPREAD, _VERY_BUSY, _WIDE = 0.1, 0.12, 0.4, 0.4
 # Rates of the same thing that lie further apart than this are not of the same machine.
 _DRIFTED = 1.1
-# What is verified comes within this of what was promised, or it is told.
+# A verified rate that is further than this from the promised one is worth a note.
 _BROKEN = 0.15
 # Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
 _MOSTLY = 0.5
-# Threads that build are idle this much of the time where a few huge chunks are waited for; chunks are uneven below.
+# Where the loop waits for a few huge chunks, threads that build are idle this much of the time, and the chunks'
+# evenness is below the second.
 _IDLE, _EVEN = 0.6, 0.6
 # A stage in which less than this of one thread is at work cannot be what a path spends its time on.
 _AT_WORK = 0.15
 # A stage that gives so many times as much alone as came is not what limits.
 _FAR_MORE = 5.0
-# Nor is any of a path that gives so many times what the step eats, as long as there is no step.
+# Nor does any stage of a path limit that gives so many times what the step eats when it runs without a step.
 _COULD = 2.0
-# Cores in use for this share are what limits. Others who take more of them are what lacks, to whom uses any.
+# Cores limit when this share of them is in use. If other processes take more of them than the second, these are the
+# reason, provided that this process uses more cores than the third.
 _IN_USE, _TAKEN, _USED = 0.8, 0.5, 0.1
 # A network that carries this share of its best is full.
 _FULL = 0.7
@@ -80,7 +83,7 @@ _NOTHING = PathResult(key="", name="", batch_size=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What cannot be tried here: no more than this can come of it.
+    """The most that a change which cannot be tried here can give.
 
     Attributes:
         key: "network", "cores", "disk", "gpus".
@@ -122,7 +125,7 @@ class DoctorResult:
 
     @cached_property
     def kind(self) -> str:
-        """What it is: "starved", "fed" where the model is the limit, "open" without a step, "unknown" of too little."""
+        """Which verdict: "starved", "fed" (the model limits), "open" (no step), "unknown" (too little was measured)."""
         if self.today.rate_s <= 0:
             return "unknown"
         return "open" if self.busy is None else "fed" if self.busy >= KEEPS_UP else "starved"
@@ -153,7 +156,7 @@ class DoctorResult:
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
-        """Keys of what limits, and what would behind it: ("step",) for the model, ("",) where no figure tells."""
+        """Keys of what limits and of the next stage that would: ("step",) for the model, ("",) if none is known."""
         if self.kind in ("unknown", "fed"):
             return () if self.kind == "unknown" else (MODEL,)
         first, demand_s = self.cause_of(self.today), self.demand_s
@@ -168,9 +171,9 @@ class DoctorResult:
 
     @cached_property
     def sureness(self) -> float:
-        """The chance, 0.5 to 1, that it is on this side of what the step needs, and this stage.
+        """The chance, 0.5 to 1, that `kind` and the first of `stages` are right.
 
-        From the spread of the repeats, and from what others took of the machine.
+        It follows from the spread of the repeats, and from what other processes took of the machine.
         """
         if self.kind == "unknown":
             return 0.5
@@ -283,14 +286,14 @@ class DoctorResult:
     # ------------------------------------------------------------------ of any path
 
     def is_comparable(self, path: PathResult) -> bool:
-        """Return whether a path's step is the one of today's: a real one takes another time for other batches."""
+        """Return whether a path ran the same step as today's: a measured step depends on batch size and columns."""
         numbers = self.numbers
         if not numbers.step or not path.has_step:
             return False
         return numbers.is_given or (path.batch_size == numbers.batch_size and path.key != COLUMNS)
 
     def times_of(self, path: PathResult) -> float:
-        """Return how many times what comes today a path gave."""
+        """Return a path's rate over today's."""
         return path.rate_s / self.today.rate_s if self.today.rate_s > 0 else 0.0
 
     def busy_of(self, path: PathResult) -> float | None:
@@ -298,7 +301,7 @@ class DoctorResult:
         return path.rate_s / self.demand_s if self.demand_s is not None and self.is_comparable(path) else None
 
     def limit_of(self, path: PathResult) -> str:
-        """Return the key of what limits a path; "" of those that others are compared with."""
+        """Return the key of what limits a path; "" for the paths that serve only as comparison."""
         if path.key in (RAM, SHARED, SUPPLY):
             return UNKNOWN
         if (self.busy_of(path) or 0.0) >= KEEPS_UP:
@@ -370,7 +373,7 @@ class DoctorResult:
 
     @property
     def _drift(self) -> float:
-        """How many times what batches in RAM gave the step was seen to eat; 1 on a quiet machine."""
+        """The highest rate that the step was seen to eat over its rate on batches in RAM; 1 on a quiet machine."""
         known = self._base is not None and self.demand_s is not None and self._base.rate_s > 0
         return self.demand_s / self._base.rate_s if known and self._base and self.demand_s else 1.0
 
@@ -394,20 +397,20 @@ class DoctorResult:
         if today.is_disk_bound:
             return "the disk reads no faster"
         if today.others > _TAKEN and is_full and fetch != "the network is full":
-            return "others take the cores"
+            return "other processes take the cores"
         if key == UNKNOWN:
             if self._could_feed is None:
                 return "no stage of it has a figure that explains why"
             times = factor_text(self._could_feed)
-            return f"which without the step gives {times} times what the step eats: they share the cores"
+            return f"which without the step gives {times} times what the step eats: loader and step share the cores"
         if fetch or key in ("dequeue", "batch"):
-            return fetch or ("batches are small" if key == "batch" else "it runs in the training loop's own thread")
+            return fetch or ("the batches are small" if key == "batch" else "it runs in the training loop's own thread")
         if stage is not None and stage.is_locked:
             return "it holds the GIL, so one core does it all"
         if stage is not None and stage.waits:
-            return "it waits for something else, and more threads would wait at once"
+            return "its threads mostly wait, and more threads would wait in parallel"
         if is_full:
-            return "all cores are busy, most with this"
+            return "all cores are busy, mostly with this stage"
         return "too few threads" if key in BUILD_STAGES else ""
 
     def _why_fetch(self) -> str:
@@ -420,7 +423,7 @@ class DoctorResult:
         read_bytes = numbers.data.source_bytes * numbers.data.num_samples / max(1, numbers.data.num_chunks)
         transfer_s = read_bytes / max(1.0, ceilings["connection"])
         is_late = ceilings["latency"] > transfer_s
-        return "threads wait for the first byte" if is_late else "each connection brings little"
+        return "threads wait for the first byte" if is_late else "each connection is slow"
 
     # ------------------------------------------------------------------ what is said
 
@@ -434,7 +437,7 @@ class DoctorResult:
             lead = f"The model is the limit ({self.sure}), and there is nothing to gain from the data path"
             if supply is None or supply.rate_s < 1.05 * demand_s:
                 busy = share_text(today.rate_s / demand_s)
-                return f"{lead}: it runs {busy} of the time, though hardly more could come."
+                return f"{lead}: the step runs {busy} of the time, though the loader could give hardly more."
             times, eats = factor_text(supply.rate_s / demand_s), rate_text(demand_s)
             return f"{lead}: the loader could feed {times} times the {eats} samples/s that the step eats."
         name, reason = STAGE_NAMES[self.stages[0]], self._why(self.stages[0])
@@ -444,20 +447,20 @@ class DoctorResult:
         if demand_s is None:
             return (
                 f"{who} is what limits ({self.sure}): {rate} can come, enough for steps of {time_text(period_s)} or "
-                f"longer with batches of {today.batch_size:,}. Give --step-time or --step to know whether that is too "
-                "little."
+                f"longer with batches of {today.batch_size:,}. Give --step-time or --step to learn whether that is "
+                "enough."
             )
         behind = f", and hides {STAGE_NAMES[self.stages[1]]} behind it" if len(self.stages) > 1 else ""
         step_s = today.batch_size / demand_s
         return (
-            f"{who} starves the step ({self.sure}){behind}: {rate} come where it could eat {rate_text(demand_s)}, so "
-            f"it stands idle {share_text(1 - today.rate_s / demand_s)} of the time, {time_text(period_s - step_s)} at "
-            f"each step of {time_text(step_s)}."
+            f"{who} starves the step ({self.sure}){behind}: {rate} come where the step could eat "
+            f"{rate_text(demand_s)}, so it stands idle {share_text(1 - today.rate_s / demand_s)} of the time, "
+            f"{time_text(period_s - step_s)} at each step of {time_text(step_s)}."
         )
 
     @property
     def then(self) -> str:
-        """What comes after it, as a sentence; "" where nothing does."""
+        """The best fix and what limits with it, as a sentence; "" where there is nothing to fix."""
         if self.kind in ("unknown", "fed"):
             return ""
         if not self.fixes:
@@ -466,11 +469,11 @@ class DoctorResult:
         came, times = f"{rate_text(best.rate_s)} samples/s came", factor_text(self.times_of(best))
         if best.spread > _SPREAD and not best.is_disk_bound:
             came += f", {rate_text(min(best.rates))} to {rate_text(max(best.rates))} from one run to the next"
-        return f"With {best.name} {came} ({times} times today's), and {STAGE_NAMES[self.limit_of(best)]} limits then."
+        return f"With {best.name}, {came} ({times} times today's), and {STAGE_NAMES[self.limit_of(best)]} limits then."
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know."""
+        """Warnings about how the figures came about."""
         numbers, today, notes = self.numbers, self.today, list[str]()
         if numbers.interrupted:
             known = "what was measured until then is here"
@@ -478,8 +481,8 @@ class DoctorResult:
         others = max((path.others for path in numbers.paths), default=0.0)
         if others > _BUSY:
             notes.append(
-                f"Others took up to {share_text(others)} of the processors while this was measured: on a quiet machine "
-                "rates are higher, and surer. A larger --budget is a longer look."
+                f"Other processes took up to {share_text(others)} of the processors while this was measured: on a "
+                "quiet machine the rates are higher and surer. A larger --budget measures for longer."
             )
         if today.spread > _SPREAD:
             what = "Repeats of today's path" if today.num_rounds > 1 else "Parts of the one run of today's path"
@@ -491,18 +494,18 @@ class DoctorResult:
             if path.came_s is not None and abs(path.error) > _BROKEN:
                 notes.append(
                     f"Run once more, {path.name} gave {rate_text(path.came_s)} samples/s, not the "
-                    f"{rate_text(path.rate_s)} that came before: neither is to be relied on."
+                    f"{rate_text(path.rate_s)} measured before: rely on neither."
                 )
         if self._drift > _DRIFTED:
             notes.append(
-                f"A path gave the step {factor_text(self._drift)} times what batches in RAM gave: the machine was "
-                "another one from one run to the next, and so are these rates."
+                f"A path gave the step {factor_text(self._drift)} times what batches in RAM gave: the machine's "
+                "speed changed between runs, so these rates cannot be compared closely."
             )
         ram, shared = numbers.path(RAM), numbers.path(SHARED)
         if ram is not None and shared is not None and shared.rate_s < KEEPS_UP * ram.rate_s:
             notes.append(
-                f"The step and the loader share processors: with a loader at work beside it the step eats "
-                f"{rate_text(shared.rate_s)} samples/s of batches in RAM, alone {rate_text(ram.rate_s)}."
+                f"The step and the loader share processors: on batches in RAM the step eats {rate_text(shared.rate_s)} "
+                f"samples/s with a loader at work beside it, and {rate_text(ram.rate_s)} alone."
             )
         return (*notes, *numbers.notes)
 
@@ -512,7 +515,7 @@ _SAID = tuple(
     for name, one in vars(DoctorResult).items()
     if isinstance(one, property | cached_property) and not name.startswith("_")
 )
-"""All that a verdict says, by name."""
+"""Names of the properties that JSON has as the verdict."""
 
 
 def _chance(sigmas: float) -> float:

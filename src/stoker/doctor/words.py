@@ -20,7 +20,7 @@ def rate_text(samples_s: float) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """Return a share: "76 %", "8.6 %"; what is nearly everything keeps a digit, too."""
+    """Return a share: "76 %", "8.6 %", "99.2 %"."""
     if share is None:
         return NONE
     percent = 100 * share
@@ -30,15 +30,15 @@ def share_text(share: float | None) -> str:
 
 
 def factor_text(factor: float) -> str:
-    """Return how many times: "2.7", "14"."""
+    """Return a factor: "2.7", "14"."""
     return f"{factor:.2f}" if factor < 1.195 else f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
 
 
 def cost_text(amount: float) -> str:
-    """Return an amount of money, without its currency, which nobody told: "1.25"; hardly anything is said to be so."""
+    """Return an amount of money without its currency, which is not known: "1.25", "under 0.01"."""
     return f"{amount:,.2f}" if amount >= 0.01 or amount <= 0 else "under 0.01"
 
 
 def _digits(value: float) -> str:
-    """Return a large number with three digits that count, and no exponent."""
+    """Return a large number in three significant digits, without an exponent."""
     return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
