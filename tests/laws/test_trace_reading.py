@@ -173,7 +173,7 @@ def test_what_was_written_before_the_cut_is_counted(tmp_path):
     assert trace.is_cut
     assert len(trace.host) + len(trace.device) == 3
     notes = [note for _, note in analyse([trace]).ranks[0].notes]
-    assert "the file ends before its end: what came before it was counted" in notes
+    assert "the file is cut off: the events before the cut were counted" in notes
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ _KEEP_SHARE, _MAX_KEEP_BYTES = 0.1, 1 << 30
 # A data set stays in the page cache when it takes no more of the free memory than this.
 _STAYS = 0.6
 _NUM_FROZEN = 8
-# A path's first run may go beyond the budget by this share of it, and by at least two seconds, if the verdict needs it or
-# it is cheap. Until there are enough rounds, cheap ones may go beyond it by half as much.
+# A path's first run may go beyond the budget by this share of it, or by two seconds if that is more, if the verdict
+# needs it or it is cheap. Until there are enough rounds, cheap ones may go beyond it by half as much.
 _GRACE = 0.15
 # Runs are no shorter, for they would say nothing, and no longer, for several short ones say more than a long one: the
 # median of three is right where one of them was disturbed.
@@ -123,7 +123,7 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A process that runs the transform imports the script that started it, which would then examine again.
-        raise SystemExit('examine(): worker processes import this script; call it below `if __name__ == "__main__":`')
+        raise SystemExit('examine(): a process imports this script; call it below `if __name__ == "__main__":`')
     with ExitStack() as stack:
         examination = _Examination(dataset, settings, stack)
         try:
@@ -318,7 +318,7 @@ class _Examination:
         self._say("what this machine can do")
         disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
         if is_memory(scratch):
-            self._notes.append("The experiments wrote to memory, not to a disk: name a folder on the disk with --scratch.")
+            self._notes.append("The experiments wrote to memory, not to a disk: name a folder on disk with --scratch.")
         if self._tap is not None and self._tap.reads:
             self._say("the source's reads alone, in more and more threads")
             until_s = time.perf_counter() + self._slice_s(_LINK)
@@ -331,7 +331,7 @@ class _Examination:
         self._say("decoding, transforming, converting: each alone")
         alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
         most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
-        # As many threads as cores keep only one core busy, though no other process wanted the rest: they wait for a lock.
+        # As many threads as cores keep only one core busy, and no other process wants the rest: they wait for a lock.
         is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
         half_s = 0.5 * sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
         has_most = any(alone.stages.get(key, 0.0) > half_s for key in BUILD_STAGES[1:])

@@ -243,7 +243,7 @@ class RankTimes(Figures):
         for trace in self.traces:
             notes = list(trace.notes)
             if trace.is_cut and trace.num_events:
-                notes.append("the file ends before its end: what came before it was counted")
+                notes.append("the file is cut off: the events before the cut were counted")
             elif trace.is_cut and not trace.notes:
                 notes.append("the file ends before its first event")
             if trace.num_damaged:

@@ -21,16 +21,16 @@ _REASONS = {
         "pin the batches (`pin_memory=True`) and copy with `non_blocking=True`",
     ),
     "synchronising": (
-        "for the host waits until the device has no work left (synchronising)",
+        "because the host waits until the device has no work left (synchronising)",
         "take `.item()`, `.cpu()` and `torch.cuda.synchronize()` out of the step",
     ),
     "launching": (
         "while the host is busy launching work",
-        "fewer, larger operators: `torch.compile`, CUDA graphs, a larger batch",
+        "launch fewer, larger operators: `torch.compile`, CUDA graphs, a larger batch",
     ),
     "queued": (
         "though its next work was launched already: it waits for another stream, an event or a collective",
-        "look at what its streams wait for (`wait_stream`, events, collectives, copies): the host has done its part",
+        "look at what the device's streams wait for (`wait_stream`, events, collectives, copies): the host is not the cause",
     ),
     "unattributed": (
         "for a reason that no event in the trace explains",

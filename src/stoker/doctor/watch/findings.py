@@ -29,7 +29,7 @@ Name: TypeAlias = Literal[
     "straggler",
 ]
 
-# What costs less than this share of the time is not worth a line.
+# A pattern that costs less than this share of the time is not worth a line.
 _WORTH_TELLING = 0.02
 # Fewer steps than these show no pattern.
 _MIN_STEPS = 16
@@ -37,27 +37,27 @@ _MIN_STEPS = 16
 _SLOW_STEP, _RARE = 3.0, 10.0
 # Stalls below this share of a step and its stall are the noise of handing over.
 _NOISE = 0.02
-# A worker is late always, or (nearly) never, by the share of the stall in which it was.
+# From the share of the stall in which a worker was late, it counts as always late or as (nearly) never late.
 _ALWAYS, _SELDOM = 0.6, 0.4
-# A dear batch that came once or twice is an accident.
+# An expensive batch that came once or twice is an accident.
 _MIN_DEAR = 3
 
 
 # What to do about a pattern, whatever the loader is.
 _ADVICE: dict[Name, str] = {
-    "rare-stall": "not the loader's rate: a buffer that is refilled, a file that is opened, a store or a machine that "
-    "was busy; where it comes again, begin it ahead of its need",
-    "periodic-stall": "something comes every {period} batches: a file boundary, a buffer that is refilled, as many "
-    "workers in turn",
+    "rare-stall": "the loader's rate is not the cause: look for a buffer that is refilled, a file that is opened, a "
+    "busy store or machine; if it comes again, start that work earlier",
+    "periodic-stall": "look for what happens every {period} batches: a file boundary, a buffer that is refilled, "
+    "{period} workers in turn",
     "slow-worker": "look at what {who} reads and on which core it runs; the other workers' batches are ready and have "
     "to wait for their turn",
-    "too-few-workers": "more workers, or less work in each; where more change nothing, one of them alone is slow",
-    "head-of-line": "a few samples are much dearer than the rest: split or cache them, queue more batches ahead, or "
+    "too-few-workers": "use more workers, or give each less work; if more workers change nothing, one of them is slow",
+    "head-of-line": "a few samples take far longer than the rest: split or cache them, queue more batches ahead, or "
     "let batches overtake each other (torch: DataLoader(in_order=False))",
-    "growing-stall": "memory that fills up, a cache that is too small, files that get larger, a disk that throttles",
-    "fading-stall": "caches that fill up; judge by a longer run, or leave out more warm-up steps",
+    "growing-stall": "look for memory that fills up, a cache that is too small, files that grow, a throttled disk",
+    "fading-stall": "caches may be filling up: judge by a longer run, or leave out more warm-up steps (warmup=)",
     "stall-jump": "something changed there: other files, a cache that was full, a neighbour on the machine",
-    "slow-steps": "not the loader: logging, a checkpoint, an evaluation or a collective inside the loop",
+    "slow-steps": "not the loader: look for logging, a checkpoint, an evaluation or a collective inside the loop",
 }
 
 
@@ -71,7 +71,7 @@ class Finding:
         sentence: What was seen, with its numbers.
         advice: What to look at, or to try.
         period: Every how many batches or steps, where it has one.
-        place: Which of them, counted from the epoch's first batch; for a jump, the step.
+        place: The first batch or step of the pattern, counted from the epoch's first; for a jump, its step.
         workers: Which workers, where some are slow.
         rank: Which rank, for a straggler.
     """
@@ -117,14 +117,12 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
     blocked = find_blocked(index, stalls, floor=floor)
     is_blocked = blocked is not None and blocked.share >= 0.5
     median = float(np.median(stalls))
-    every = f"half of the batches wait {time_text(median)} or more"
+    every = f"the loop waits {time_text(median)} or more for half of the batches"
     if turns is not None:
         at = np.isin(index % turns.period, turns.places)
         cost = share * float(stalls[at].sum() / stalls.sum())
-        every = (
-            f"{_which(turns.period, len(turns.places))} waits {time_text(turns.slow)}, "
-            f"the others {time_text(turns.others)}"
-        )
+        which = _which(turns.period, len(turns.places))
+        every = f"the loop waits {time_text(turns.slow)} for {which}, {time_text(turns.others)} for the others"
     elif is_blocked:
         assert blocked is not None
         apart = round(len(stalls) / blocked.num)
@@ -142,7 +140,7 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
             return [too_few]
     elif turns is not None and num_workers and num_workers % turns.period == 0:
         slow = tuple(worker for worker in range(num_workers) if worker % turns.period in turns.places)
-        # Where all work at their limit they come in bursts, which begin with the first.
+        # Where all workers are at their limit, batches come in bursts that begin with worker 0's.
         if 0 not in slow:
             return [_slow_workers(slow, num_workers, cost, every)]
         return [too_few]
@@ -150,7 +148,7 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
         return [_found("periodic-stall", cost, every, period=turns.period, place=turns.places[0])]
     if is_blocked and blocked is not None:
         cost = blocked.share * share
-        # Where all work at their limit, each turn of the workers has one that is last.
+        # Where all workers are at their limit, one is last in each of their turns.
         if late is None and num_workers and len(stalls) <= 1.5 * num_workers * blocked.num:
             return [too_few]
         if num_workers > 1 and traits.is_in_order and blocked.num >= _MIN_DEAR:
@@ -158,13 +156,14 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
     is_rare = stalls > max(floor, _RARE * median)
     if is_rare.mean() <= 0.1 and stalls[is_rare].sum() >= 0.5 * stalls.sum():
         long = time_text(float(stalls[is_rare].mean()))
-        sentence = f"{is_rare.sum()} of {len(stalls):,} batches wait {long}, the others {time_text(median)}"
+        which = f"{is_rare.sum()} of {len(stalls):,} batches"
+        sentence = f"the loop waits {long} for {which}, {time_text(median)} for the others"
         return [_found("rare-stall", share * float(stalls[is_rare].sum() / stalls.sum()), sentence)]
     return [] if has_change else [_throughout(stalls, share, traits, is_ready=late is not None)]
 
 
 def _late_workers(stalls: Floats, late: Int64, num_workers: int, *, floor: float) -> Floats | None:
-    """Return in which share of the stall each worker had batches yet to make, None where nobody knows. [W]."""
+    """Return the share of the stall in which each worker had batches yet to make, None where unknown. [W]."""
     is_known = (late >= 0) & (stalls > floor)
     if not is_known.any() or num_workers < 2:
         return None
@@ -181,20 +180,20 @@ def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready:
     low, median, high = (float(value) for value in np.percentile(stalls, (10, 50, 90)))
     is_even = low >= 0.5 * median and high <= 2 * median
     if is_even:
-        sentence = f"every batch waits about as long: {time_text(median)}"
+        sentence = f"the loop waits about {time_text(median)} for every batch"
     else:
-        sentence = f"waits differ: one batch in ten waits {time_text(high)} or more, one {time_text(low)} or less"
+        sentence = f"waits differ: {time_text(high)} or more for one batch in ten, {time_text(low)} or less for another"
     if is_ready and is_even:
-        sentence += ", though the next ones lie ready: it is the handing over that takes so long"
-        advice = "fewer and larger tensors a batch, no objects that must be pickled; threads instead of processes"
+        sentence += ", though the next ones are ready: handing a batch to the loop takes that long"
+        advice = "use fewer and larger tensors in a batch, no objects that must be pickled, or threads, not processes"
     elif traits.is_ours:
         advice = "`print(loader.stats())` says which stage is slow; `stoker doctor` tries what would help"
     elif traits.num_workers == 0:
         advice = "num_workers=0 makes each batch in the loop itself: with workers, batches are made beside the steps"
     else:
         advice = (
-            "the loader is too slow throughout: more of it in parallel, or less work a batch (transform once and "
-            "cache; fewer columns)"
+            "the loader is too slow throughout: run more of it in parallel, or do less work for each batch "
+            "(transform once and cache; read fewer columns)"
         )
     return Finding(name="even-stall" if is_even else "uneven-stall", share=share, sentence=sentence, advice=advice)
 
@@ -231,7 +230,7 @@ def _in_time(seen: Tally) -> list[Finding]:
     before, after = map(share_text, shares)
     if kind == "jump":
         step = round(at * seen.num(StepKind.STEADY))
-        sentence = f"the stall jumps at about step {step:,}: {before} of the time before, {after} behind it"
+        sentence = f"the stall jumps at about step {step:,}: {before} of the time before it, {after} after it"
         return [_found("stall-jump", cost, sentence, place=step)]
     name: Name = "growing-stall" if kind == "growing" else "fading-stall"
     does = "grows" if kind == "growing" else "fades"
@@ -247,7 +246,7 @@ def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:
         advice = "a loader that is asked for the next epoch at once begins it before the last batch; look at what is "
         advice += "done between two epochs, and at `loader.stats()`"
     elif traits.num_workers == 0:
-        advice = "it is made in the loop itself: with workers it is made beside other work; longer epochs have fewer"
+        advice = "that batch is made in the loop itself: workers make it beside other work; longer epochs have fewer"
     elif traits.is_persistent:
         advice = "the workers live on, but begin an epoch with empty queues: longer epochs have fewer first batches"
     else:
@@ -259,7 +258,7 @@ def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:
 
 def _which(period: int, num_places: int) -> str:
     if num_places > 1:
-        return f"{num_places} of every {period} batches: each"
+        return f"{num_places} of every {period} batches"
     return f"every {_ordinal(period)} batch"
 
 

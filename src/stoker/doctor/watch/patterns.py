@@ -1,7 +1,7 @@
 """Patterns in stalls and steps, by name.
 
-even         ▂▂▂▂▂▂▂▂▂▂▂▂   every batch waits: the loader is too slow throughout
-periodic     ▁▁▁█▁▁▁█▁▁▁█   every k-th batch waits; k workers: one of them, or all of them
+even         ▂▂▂▂▂▂▂▂▂▂▂▂   the loop waits for every batch: the loader is too slow
+periodic     ▁▁▁█▁▁▁█▁▁▁█   for every k-th batch; with k workers: one of them, or all
 head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
 growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
 jump         ▁▁▁▁▁▁▅▅▅▅▅▅   from some step on it is another one

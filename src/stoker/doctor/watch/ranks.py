@@ -53,7 +53,7 @@ def find_straggler(ranks: Sequence[RankFigures]) -> Finding | None:
     others = statistics.median(figures.stall_s for figures in ranks if figures is not worst)
     late = worst.stall_s - others
     sentence = f"rank {worst.rank} waits {time_text(worst.stall_s)} a step for its batch, the others "
-    sentence += f"{time_text(others)}: where steps end in a collective, all ranks wait for it"
+    sentence += f"{time_text(others)}: where steps end in a collective, all ranks wait for rank {worst.rank}"
     advice = f"compare rank {worst.rank}'s host with the others: its disk, its network, its share of the files"
     if late < lag or not lag:
         worst = max(ranks, key=lambda figures: figures.whole_s)
@@ -62,7 +62,7 @@ def find_straggler(ranks: Sequence[RankFigures]) -> Finding | None:
         late = worst.step_s - others
         late_whole = worst.whole_s - statistics.median(figures.whole_s for figures in rest)
         sentence = f"rank {worst.rank} takes {time_text(worst.step_s)} a step, the others {time_text(others)}; "
-        sentence += "its batches are there in time"
+        sentence += "its batches come in time"
         advice = f"not the loader: compare rank {worst.rank}'s device with the others, its clock and its temperature"
         if min(late, late_whole) < lag or not lag:
             return None

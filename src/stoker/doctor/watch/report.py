@@ -188,12 +188,12 @@ def _lines(report: WatchReport) -> Iterator[str]:
         device = report.device
         yield (
             f"  device    {share_text(device.idle_share)} idle by its own clock: {time_text(device.idle_s)} between "
-            f"steps of {time_text(device.busy_s)}, {device.num:,} sampled"
+            f"steps of {time_text(device.busy_s)}, {count_text(device.num, 'step')} sampled"
         )
     if report.replay is not None:
         yield (
             f"  replay    {time_text(report.replay.step_s)} a step with batches in RAM, "
-            f"{time_text(report.replay.real_s)} with real ones: {factor_text(report.replay.gain)} times"
+            f"{time_text(report.replay.real_s)} with real ones: {factor_text(report.replay.gain)} times as fast"
         )
     if len(report.parts) > 1:
         yield f"  run       {''.join(_tick(share) for share in report.parts)}   stall share, from the beginning to now"

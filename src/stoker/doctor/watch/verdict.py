@@ -10,7 +10,7 @@ from stoker.doctor.words import factor_text, share_text
 Limit: TypeAlias = Literal["data", "epoch-start", "model", "contention", "unknown"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 
-# A wait of less than this share of the time is not worth anybody's work.
+# A wait of less than this share of the time is not worth fixing.
 WORTH_FIXING = 0.05
 # Replay and prediction agree where they are this near; timings of single runs differ by about as much.
 _AGREE = 0.15
@@ -20,7 +20,7 @@ _FEW, _ENOUGH = 20, 200
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What the replay test measured: steps on batches that lay in RAM, and real ones.
+    """What the replay test measured: steps on batches in RAM, and real ones.
 
     Attributes:
         num_steps: Replayed steps that count: the second half, when the loader has filled its queues behind them.
@@ -85,10 +85,10 @@ def judge(
     if num_steady == 0:
         return WatchVerdict(
             limit="unknown",
-            sentence="too short to say: no step was over after the warm-up",
+            sentence="the run is too short to say: no step ended after the warm-up",
             gain=1.0,
             confidence="low",
-            because="watch a longer run, or leave out fewer warm-up steps",
+            because="watch a longer run, or leave out fewer warm-up steps (warmup=)",
         )
     expected = 1 / max(1 - wait_share, 1e-6)
     confidence, because = _confidence(num_steady, expected, replay, is_async=is_async)
@@ -122,7 +122,7 @@ def _limit(who: str, share: float, starts: float, expected: float, replay: Repla
         return (
             "contention",
             f"the loader slows the step it feeds: {waits}, but with batches in RAM it ran "
-            f"{factor_text(replay.gain)} times faster: they share cores, memory or the way to the device",
+            f"{factor_text(replay.gain)} times faster: both share cores, memory or the way to the device",
             replay.gain,
         )
     return "model", f"nothing to gain: the model is the limit, {waits}{by_replay}", 1.0
@@ -137,8 +137,8 @@ def _confidence(num: int, expected: float, replay: Replay | None, *, is_async: b
             return "high", f"what the stall predicts and what the replay measured agree, over {steps}"
         return (
             "medium",
-            f"the stall predicts {factor_text(expected)} times, the replay measured {factor_text(replay.gain)}: "
-            "trust the replay",
+            f"the stall predicts a gain of {factor_text(expected)} times, the replay measured "
+            f"{factor_text(replay.gain)}: trust the replay",
         )
     if is_async:
         return (
@@ -148,4 +148,4 @@ def _confidence(num: int, expected: float, replay: Replay | None, *, is_async: b
         )
     if num < _ENOUGH:
         return "medium", f"{steps} counted, and no replay test was made"
-    return "medium", "it rests on times alone; replay=50 in a test run makes it certain"
+    return "medium", "the verdict rests on times alone; replay=50 in a test run makes it certain"
