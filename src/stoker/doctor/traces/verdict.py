@@ -30,7 +30,7 @@ _REASONS = {
     ),
     "queued": (
         "though its next work was launched already: it waits for another stream, an event or a collective",
-        "look at what the device's streams wait for (`wait_stream`, events, collectives, copies): the host is not the cause",
+        "look at what the device's streams wait for (`wait_stream`, events, collectives, copies), not at the host",
     ),
     "unattributed": (
         "for a reason that no event in the trace explains",

@@ -4,7 +4,7 @@ even         ▂▂▂▂▂▂▂▂▂▂▂▂   the loop waits for every bat
 periodic     ▁▁▁█▁▁▁█▁▁▁█   for every k-th batch; with k workers: one of them, or all
 head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
 growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
-jump         ▁▁▁▁▁▁▅▅▅▅▅▅   from some step on it is another one
+jump         ▁▁▁▁▁▁▅▅▅▅▅▅   from some step on the stall is longer or shorter
 
 Pure: arrays in, patterns out.
 """
