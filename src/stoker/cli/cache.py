@@ -75,7 +75,7 @@ stoker cache verify /nvme/stoker --fix""",
         text="""
 Removes data sets with their chunks, named by their source or by the beginning
 of their fingerprint, as `stoker cache ls` shows them. Chunks that another data
-set has too stay. A data set that a process has open is refused.""",
+set shares stay. A data set that a process has open cannot be removed.""",
         examples="""
 stoker cache rm /nvme/stoker 3f9a
 stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/ --yes
@@ -198,15 +198,15 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     for path, reason in report.corrupt:
         print_line(console, reason if str(path) in reason else f"{path}: {reason}", "red")
     for path in report.strays:
-        print_line(console, f"{path} is no chunk", "yellow")
+        print_line(console, f"{path} is not a chunk", "yellow")
     checked = f"{count_text(report.num_chunks, 'chunk')}, {bytes_text(report.num_bytes)}"
     found = [count_text(len(report.corrupt), "damaged chunk")] * bool(report.corrupt)
     found += [count_text(len(report.strays), "unrecognized file")] * bool(report.strays)
     if not found:
         print_line(console, f"{checked}: all sound", "green")
         return code
-    after = "removed" if report.is_fixed else "left as it is; --fix removes it"
-    print_line(console, f"{checked}: {' and '.join(found)}, {after}; what is needed is built again", "bold")
+    after = "removed" if report.is_fixed else "left in place; --fix removes them"
+    print_line(console, f"{checked}: {' and '.join(found)}, {after}; chunks that are needed are built again", "bold")
     return code
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from stoker.cli.arguments import FAILED, OK, Commands, add_command, at_least_1, option
 from stoker.paint import make_console, print_json
 
-# Wide enough for its tables; what is padded to the width of a page reads in a log as well.
+# Width in a pipe: wide enough for the tables, narrow enough for a log.
 _LOG_CELLS = 120
 
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from stoker.doctor.step import Step
     from stoker.doctor.verdict import DoctorResult
 
-# Wide enough for its tables; in a pipe, lines of a page.
+# Width in a pipe: wide enough for the tables, narrow enough to read as a page.
 _LOG_CELLS = 120
 _DEMO_ROWS = 1_000_000
-# The demo's accelerator, for a link of 40 MB/s: busy about 20 % of the time when it is fed from there.
+# The demo's step: about 20 % busy when it is fed over a link of 40 MB/s.
 _DEMO_STEP_S = 4_096 / 1_000_000
 
 
@@ -38,12 +38,13 @@ def add_to(commands: Commands) -> None:
         run,
         summary="why the GPU waits, and what would help, each tried for a few seconds",
         text="""
-Runs your data path whole with the step behind it, and beside it what could be
-instead: batches in RAM, tensors on SSD, Arrow on SSD, more threads, and more.
-Each for a few seconds, in turns, within a time budget. Says which stage starves
-the step, how sure that is, what it costs, and what helped. Leaves nothing behind.
+Runs your whole data path with the step behind it, then the alternatives:
+batches in RAM, tensors on SSD, Arrow on SSD, more threads, and others. Each
+runs for a few seconds, in turn, within a time budget. Says which stage starves
+the step, how sure that is, what it costs, and what helped. Leaves no files
+behind.
 
-Without a step it says what the path can supply, and what steps that carries.""",
+Without a step it says what the path can supply, and which steps that feeds.""",
         examples="""
 stoker doctor --demo
 stoker doctor s3://lake/ranking/2026-11/ --step-time 0.01 --batch-size 4096
@@ -67,10 +68,10 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
     option(parser, "--ranks FILE", ranks, nargs="+")
     option(parser, "--budget S", "seconds for all of it", seconds, 60)
     option(parser, "--scratch DIR", "where experiments write (default: beside the cache)", folder)
-    option(parser, "--verify", "run the best fix once more, and print promised and came")
+    option(parser, "--verify", "run the best fix once more, and compare it with what was promised")
     option(parser, "--gpu-hour PRICE", "what an hour of one GPU costs", float)
     option(parser, "--gpus N", "GPUs that wait together", at_least_1, 1)
-    option(parser, "--html FILE", "write it all to one page with charts as well", Path)
+    option(parser, "--html FILE", "also write the result to one page with charts", Path)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.target is None and not options.demo:
         raise ValueError("name what to examine: a URL, a Dataset in code (train.py:dataset), or --demo")
     if options.target is not None and options.demo:
-        raise ValueError("--demo has a data set of its own; leave TARGET out")
+        raise ValueError("--demo has a data set of its own: leave TARGET out")
     if options.step is not None and options.step_time is not None:
         raise ValueError("--step measures a step, --step-time says how long it takes: give one of the two")
     if options.html is not None:
@@ -135,7 +136,7 @@ def _compare(options: argparse.Namespace, console: Console) -> int:
         try:
             results.append(json.loads(Path(name).read_text()))
         except ValueError as error:
-            raise ValueError(f"{name} is no JSON of `stoker doctor --json`: {error}") from None
+            raise ValueError(f"{name} is not a result of `stoker doctor --json`: {error}") from None
     found = compare_ranks(results)
     if options.json:
         print_json(found)
@@ -152,7 +153,7 @@ def _step(options: argparse.Namespace) -> Step | None:
     if options.step is not None:
         function = load_named(options.step, what="the step")
         if not callable(function):
-            raise ValueError(f"{options.step} is no function of a batch, but {type(function).__name__}")
+            raise ValueError(f"{options.step} is not a function of a batch, but of type {type(function).__name__}")
         return FunctionStep(function, name=options.step)
     return TimedStep(_DEMO_STEP_S) if options.demo else None
 
@@ -172,7 +173,7 @@ def _delivery(device: str | None) -> dict[str, Any]:
     if device is None:
         return {}
     if importlib.util.find_spec("torch") is None:
-        raise ValueError("--device gives torch tensors, and torch is not here: pip install 'stoker[torch]'")
+        raise ValueError("--device gives torch tensors, and torch is not installed: pip install 'stoker[torch]'")
     from stoker.fields.spec import Deduplicated, Ragged
     from stoker.torch.loader import TorchLoader
     from stoker.torch.tensors import as_tensors

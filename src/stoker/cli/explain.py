@@ -196,8 +196,8 @@ def _why_not(options: argparse.Namespace, known: CountedSets, orders: Orders) ->
     if orders.unit is not None:
         reasons.append(f"it is in none of the {orders.unit.told()}")
     if known.mixture is not None and known.mixture.weights is not None:
-        reasons.append("its data set gives a part of its samples to each epoch: another one has it")
-    return ", or ".join(reasons) or "nothing says why"
+        reasons.append("its data set gives only a part of its samples to each epoch: another one has it")
+    return ", or ".join(reasons) or "the reason is not known"
 
 
 def _number(text: str, name: str) -> int:

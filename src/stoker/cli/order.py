@@ -1,4 +1,4 @@
-"""`stoker order quality`: is this window large enough for data that lie so?"""
+"""`stoker order quality`: is this window large enough for the way the data are laid out?"""
 
 from __future__ import annotations
 

@@ -99,10 +99,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _ranks(text: str | None, world_size: int) -> range:
-    """Return the ranks that "3" or "8-15" names, all unless told.
+    """Return the ranks that "3" or "8-15" names; all of them for None.
 
     Raises:
-        ValueError: It names none of them.
+        ValueError: The text names no ranks, or ones outside the world size.
     """
     if text is None:
         return range(world_size)
@@ -126,12 +126,12 @@ def _print(console: Console, about: dict[str, Any], found: dict[str, Any]) -> No
         print_line(console, f"Ready: {about['cache']} has {there} that {what} need.", "green")
         return
     print_line(console, f"Not ready: {about['cache']} has {there} that {what} need.", "yellow")
-    size = f"About {bytes_text(found['missing_bytes'])} are to be built, which takes "
+    size = f"About {bytes_text(found['missing_bytes'])} are still to be built, which takes "
     least = "at least " if found["is_bound"] else "about "
     if found["num_mirrored"] < found["num_missing"]:
         print_line(console, f"{size}{least}{duration_text(found['seconds'])} ({found['rate']}).")
     else:
-        print_line(console, "The mirror has all of them: they are fetched when they are needed.")
+        print_line(console, "The mirror has all missing chunks: they are fetched when they are needed.")
     if found["missing_bytes"] > found["free_bytes"]:
-        print_line(console, f"Its disk has {bytes_text(found['free_bytes'])} free, which is less.", "yellow")
-    print_line(console, f"First: {found['missing'][0]['fragment']}. `stoker warm` builds them all.")
+        print_line(console, f"The cache's disk has only {bytes_text(found['free_bytes'])} free.", "yellow")
+    print_line(console, f"The first missing one: {found['missing'][0]['fragment']}. `stoker warm` builds them all.")

@@ -119,7 +119,7 @@ def load_named(text: str, *, what: str) -> object:
         raise ValueError(f"{text!r} does not name {what}: write train.py:name or package.module:name")
     module = _load(match["module"], what=what)
     if not hasattr(module, match["name"]):
-        raise ValueError(f"{match['module']} has nothing with the name {match['name']!r} to be {what}")
+        raise ValueError(f"{match['module']} has nothing with the name {match['name']!r}, which should be {what}")
     found: object = getattr(module, match["name"])
     return found
 
@@ -163,7 +163,7 @@ def _importing(name: str) -> Iterator[None]:
         raise
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        what = "left" if isinstance(error, SystemExit) else f"failed: {type(error).__name__}: {error}"
+        what = "exited" if isinstance(error, SystemExit) else f"failed: {type(error).__name__}: {error}"
         where = f"{last.filename}, line {last.lineno}"
         way_out = 'what trains belongs behind if __name__ == "__main__":'
         raise StokerError(f"importing {name} {what} ({where}); {way_out}") from error

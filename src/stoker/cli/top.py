@@ -1,4 +1,4 @@
-"""`stoker top`: the loaders that run on this host, as they are doing right now."""
+"""`stoker top`: the loaders that run on this host, and what they are doing right now."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ stoker top
 stoker top --once
 stoker top --json | jq '.loaders[].recent.stall_share'""",
     )
-    option(parser, "--once", "print once and exit; so it does in a pipe")
+    option(parser, "--once", "print once and exit (always so in a pipe)")
     option(parser, "--interval S", "seconds between two looks", seconds, 1)
 
 

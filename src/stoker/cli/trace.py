@@ -48,10 +48,10 @@ def add_to(commands: Commands) -> None:
         summary="where the GPUs of a profiled run idle, and why",
         text="""
 Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
-or gzip; CUDA, ROCm and other accelerators), and says how busy
-the devices were, what the launching thread did while they idled, who makes the
-others wait, and what a step would take without waiting for data. A folder
-stands for the traces in it; cycles of one rank's profiler are put together.""",
+or gzip; CUDA, ROCm and other accelerators). Says how busy the devices were, what
+the launching thread did while they idled, which rank makes the others wait, and
+how long a step would take without waiting for data. A folder stands for the
+traces in it; cycles of one rank's profiler are joined.""",
         examples="""
 stoker trace trace.json
 stoker trace logs/ --json
@@ -59,7 +59,7 @@ stoker trace logs/ --name data=my_feed --name communication=my_allreduce""",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
     kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
-    told = f"what a name means: {kinds}; may be given again"
+    told = f"what event names that match REGEX mean: {kinds}; may be repeated"
     parser.add_argument("--name", metavar="WHAT=REGEX", action="append", default=[], help=told)
 
 
@@ -102,7 +102,7 @@ def _files(names: list[str]) -> list[Path]:
 
 
 def _read(paths: list[Path], names: EventNames) -> Iterator[ProfilerTrace]:
-    """Read one file after the other; one that is no trace is left out, if others are."""
+    """Read one file after the other; a file that is no trace is left out, unless all are."""
     from stoker.doctor.traces import read_trace
     from stoker.errors import StokerError
 

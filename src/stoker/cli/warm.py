@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 # Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
 _LINE_SHARE, _MIN_LINE_S, _MAX_LINE_S = 0.1, 2.0, 30.0
-# So many, for those that come to a slow node not to be what all wait for.
+# Several parts for each node, so that the last ones on a slow node do not hold up the end.
 _PARTS_A_NODE = 8
-# A part that fails for good, for what its data set is, should not be tried for ever.
+# A part that fails because of its data set would fail each time, so it is not retried for ever.
 _NUM_TRIES = 4
 # What is added up over data sets, and over parts.
 _SUMS = ("num_chunks", "num_present", "num_built", "num_fetched", "size_bytes", "num_not_uploaded")
@@ -78,7 +78,7 @@ many terminals, share the work.
 
 With --mirror, chunks that other hosts have left there are fetched, and what is
 built here is put there. Any number of hosts share the work by --part 0/8 to
-7/8: each builds its part, and puts it there; what is there already, it leaves.
+7/8: each builds its part and puts it there, except for chunks already there.
 --engine ray has the nodes of a Ray cluster build all parts.
 
 A Loader finds these chunks only if its Dataset is the same: for one with a
@@ -100,10 +100,10 @@ stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --
     option(parser, "--part I/N", "only this part: 0/8 is the first one of eight", part)
     add_choice(parser, "--engine", "who builds: this process, or a Ray cluster", "here", "ray")
     option(parser, "--parts N", "parts for Ray (default: eight for each node)", at_least_1)
-    option(parser, "--shared", "share that folder with the users of its group")
+    option(parser, "--shared", "share the cache folder with the users of its group")
     option(parser, "--threads N", "threads that build (default: the cores this process may use)", at_least_1)
     option(parser, "--processes", "run the transform in processes, as many as --threads: for one that holds the GIL")
-    bad = "what becomes of chunks that cannot be made of their rows, as your Loader has it"
+    bad = "what to do with chunks that cannot be built from their rows, as your Loader has it"
     add_choice(parser, "--on-error", bad, "raise", "substitute")
     add_units(parser)
 
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _run_on_ray(options: argparse.Namespace, console: Console) -> int:
     messages = make_console(stderr=True)
-    # Ray's own lines are none of ours.
+    # What Ray prints is not part of our output.
     with stoppable(messages) as stop_event, redirect_stdout(sys.stderr):
         told = _warm_on_ray(options, messages, stop_event)
     if options.json:

@@ -19,9 +19,9 @@ MEANING = (
 """What the figure is, for whoever reads it."""
 
 NO_GPU = "no GPU here"
-NO_LIBRARY = "a GPU may be here, but nvidia-ml-py is not: pip install 'stoker[gpu]' shows what its driver says"
+NO_LIBRARY = "there may be a GPU, but nvidia-ml-py is not installed: pip install 'stoker[gpu]' shows what its driver says"
 
-# Asking torch would import it, which takes longer than the experiments that it is asked for.
+# Asking torch whether there is a GPU would import it, which takes longer than an experiment.
 _DRIVER = Path("/proc/driver/nvidia/version")
 _EVERY_S = 0.1
 # NVML's names of the reasons that hold a clock down, and what they mean. Idling and being told a clock are no faults.
@@ -42,8 +42,8 @@ def watching_gpus(nvml: Any = None) -> Iterator[dict[str, Any]]:
         nvml: The module pynvml; None finds it.
 
     Yields:
-        What is known when the block is over. "gpus": what was seen of each GPU, averaged: see `_look`; a figure that
-        the driver does not tell is not there. "gpu_note": why there are none, or what their figures mean.
+        A dict that is filled when the block is over. "gpus": the figures of `_look` for each GPU, averaged, without
+        those that the driver does not give. "gpu_note": why there are none, or what the figures mean.
     """
     if nvml is None and importlib.util.find_spec("pynvml") is not None:
         nvml = importlib.import_module("pynvml")

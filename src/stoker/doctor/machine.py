@@ -23,10 +23,10 @@ _SYSTEMS_SHARE = 0.08
 
 
 def cores_from_now() -> Callable[[], tuple[float, float]]:
-    """Return what tells who used the processors from now on until it is called.
+    """Start measuring the use of the processors; the function returned ends it.
 
-    That is how many this process and its children kept busy, and which share of all of them others took: 0 where the
-    system does not tell.
+    It returns the number of cores that this process and its ended children kept busy, and the share of all cores that
+    other processes took: 0 where the system does not tell.
     """
     begun_s, cpu_s, idle_s = time.perf_counter(), _cpu_s(), _idle_s()
 

@@ -19,17 +19,18 @@ from stoker.metrics.record import Trace
 from stoker.metrics.stages import StageTotal
 
 SETTLES = 0.5
-"""Before it counts, a run settles for so much of its seconds: memory that is new is so once."""
+"""A run settles for this share of its seconds before it counts: memory is touched for the first time only once."""
 
-# What fills the pipe, and what the first steps do once, is no part of the rate.
+# The first batches fill the pipe, and the first steps set up: these are no part of the rate.
 _FIRST = 6
 # A loop that waited for less of its time than this was not limited by its batches.
 _HARDLY = 0.05
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
-# A run has so many turns of the builders, and goes on for no more than so many times its seconds to have them.
+# A run lasts for so many turns of the builders, but for no more than so many times its seconds.
 _TURNS, _LONGER = 3, 3
-# Nor does it end while its parts differ more. Of fewer batches than these none is forgotten: they tell too little.
+# Nor does it end while the rates of its parts differ by more than this factor. With fewer batches than the second, none
+# are dropped: the rest would be too few.
 _STEADY, _FORGETS = 1.08, 32
 
 
@@ -50,7 +51,7 @@ def take(
         seconds: How long, from the first batch on.
         num_samples: How many at least, in some more time; as is taken for what is not steady yet.
         longer: So many times the seconds at most.
-        beside: Called at each step, for whoever works beside it.
+        beside: Called at each step, so that a loader can work beside it.
 
     Returns:
         What came, without rates where that was too little; its samples; and when, by `time.perf_counter`.
@@ -84,7 +85,7 @@ def take(
             break
         looks_s = took_s + seconds / 2
         if not is_steady and took_s < (longer - 1) * seconds and len(begun) >= _FORGETS:
-            # What fills queues, starts processes and touches memory for the first time is not its pace.
+            # The time to fill queues, start processes and touch memory is not part of the rate.
             for each in (waits, begun, sizes):
                 del each[:]
     cores_used, others = who_used()
@@ -144,7 +145,7 @@ def run_loader(
         loader: With all of its chunks there; or of one long epoch, of which it builds every chunk.
         step: What trains.
         seconds: How long, from the first batch that counts.
-        trace: That a loader which builds writes to.
+        trace: The trace that a loader which builds chunks writes to.
         mean_chunk: Samples of a chunk that it builds.
         turn_samples: Samples that come together: the run is some times as long.
     """

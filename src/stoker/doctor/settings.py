@@ -1,4 +1,4 @@
-"""What the doctor may be asked for."""
+"""Settings of an examination."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ class DoctorSettings:
         num_threads: As the loader has it.
         transform_in: As the loader has it.
         cache: The cache that training uses: where it holds the data set, the path of today is the warm one.
-        scratch: Folder for what the experiments write, on the disk whose pace counts; beside the cache unless told.
+        scratch: Folder for what the experiments write, on the disk that training would use; None: beside the cache, or
+            the temporary folder without one.
         device: What batches lie on: None for NumPy arrays, else tensors on "cpu", "cuda", "cuda:1", ...
-        make_loader: Makes a loader whose batches do, of a data set and the options of `stoker.Loader`.
-        deliver: Makes such a batch of arrays, for paths without a loader.
+        make_loader: Called with a data set and the options of `stoker.Loader`; returns a loader of batches on `device`.
+        deliver: Turns a batch of arrays into one on `device`, for paths without a loader.
         budget_s: Seconds for all experiments.
-        verify: So many of the best fixes are run once more at the end.
+        verify: How many of the best fixes to run once more at the end.
         gpu_hour: Price of an hour of one GPU.
         num_gpus: GPUs that wait together.
         disk: Measures the disk that a folder lies on, in so many seconds each way; see `machine.disk`.
-        free_memory_bytes: Says how much memory is free: what takes more of it comes from the disk in each epoch.
-        on_progress: Told what is measured now, and which share of the budget is gone.
-        command: How a reader runs the same again.
+        free_memory_bytes: Returns the free memory; a data set that needs more of it is read from disk in each epoch.
+        on_progress: Called with what is measured now, and the share of the budget that is used.
+        command: The command that repeats the examination.
 
     Raises:
         ValueError: A number is out of range.

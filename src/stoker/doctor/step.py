@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from stoker.errors import StokerError
 
-# Work that a device may have queued when it is handed more. A shorter wait takes longer than it was asked to.
+# Seconds of work that the device may still have queued when it takes the next step: shorter sleeps overrun.
 _QUEUE_S = 0.3e-3
 
 
@@ -51,7 +51,7 @@ class TimedStep:
         """
         arrived = time.perf_counter()
         self._wait_until(_QUEUE_S)
-        # Who comes before the last step has ended begins right behind it, however late a wait returns.
+        # A batch that arrives before the last step has ended begins right after it, however late the wait returns.
         self._free_at = max(self._free_at, arrived) + self.step_s
 
     def finish(self) -> None:
@@ -59,7 +59,7 @@ class TimedStep:
         self._wait_until(0.0)
 
     def scaled(self, times: float, /) -> TimedStep:
-        """Return a step that takes as long a sample: of another size nobody knows better."""
+        """Return a step of the same time per sample: the time of another batch size is not known better."""
         return TimedStep(self.step_s * times)
 
     def _wait_until(self, left_s: float) -> None:
@@ -105,7 +105,7 @@ class FunctionStep:
             raise StepError(f"the step {self.text} failed: {_told(error, self._function)}") from error
 
     def finish(self) -> None:
-        """Wait for what torch's device still does, if the step has brought torch and a device along."""
+        """Wait for the CUDA device, if the process uses torch and has one."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             return

@@ -20,7 +20,7 @@ from stoker.doctor.traces.names import EventKind, Is
 from stoker.doctor.traces.spans import Intervals, between
 from stoker.doctor.traces.timeline import HostWork, devices_of, host_of
 
-# Public runs with workers took 4 to 7 % more a step than those without workers, the wait taken away.
+# In public runs, a step with workers took 4 to 7 % longer than one without workers minus its wait; this leaves room.
 _UNSURE = 0.15
 
 # "host_1234.1700000000.pt.trace.json": what comes before the time is the same for all cycles of a process.
@@ -29,7 +29,7 @@ _BOUNDS = ("least", "most")
 Devices = dict[str, dict[str, Intervals]]
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
-"""What kind of answer there is: a whole one, one about the host only, none."""
+"""What the answer covers: everything, the host only, nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
