@@ -19,7 +19,9 @@ MEANING = (
 """What the figure is, for whoever reads it."""
 
 NO_GPU = "no GPU here"
-NO_LIBRARY = "there may be a GPU, but nvidia-ml-py is not installed: pip install 'stoker[gpu]' shows what its driver says"
+NO_LIBRARY = (
+    "there may be a GPU, but nvidia-ml-py is not installed: pip install 'stoker[gpu]' adds the driver's figures"
+)
 
 # Asking torch whether there is a GPU would import it, which takes longer than an experiment.
 _DRIVER = Path("/proc/driver/nvidia/version")
