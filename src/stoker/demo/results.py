@@ -129,7 +129,7 @@ class DemoResult:
 
     Attributes:
         ways: The ways, in the order they are shown.
-        checks: What was made sure of.
+        checks: What was checked, and whether it holds.
         num_rows: Rows of the data set.
         num_epochs: Epochs of each way, but for slow ones on a slow machine.
         setting: What all ways were given, by name: data set, remote store, accelerator, length of a step.
@@ -165,7 +165,7 @@ class DemoResult:
 
     @property
     def checks_hold(self) -> bool:
-        """Whether all that was checked is so."""
+        """Whether all checks hold."""
         return all(check.holds for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class DemoResult:
 
     @property
     def conclusion(self) -> str:
-        """What the numbers say: how busy, and, in a sentence behind that, the processor time that two caches take."""
+        """Two lines: how busy Stoker keeps the accelerator, and how many cores Stoker and the Arrow cache use for that."""
         stoker, arrow = self.later(STOKER), self.later(ARROW)
         says = (
             f"Stoker's later epochs keep the accelerator {stoker.busy:.0%} busy: {self.of_ceiling:.0%} "
@@ -187,7 +187,7 @@ class DemoResult:
             says += f" That is below the {GOAL:.0%} it should be; was the machine busy with something else?"
         return (
             f"{says}\nFor that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used "
-            f"{arrow.cores:.1f} for {arrow.busy:.0%} busy."
+            f"{arrow.cores:.1f} to keep the accelerator {arrow.busy:.0%} busy."
         )
 
     def figures(self, way: WayResult) -> dict[str, str]:

@@ -40,7 +40,7 @@ from stoker.storage.find_storage import storage_for
 if TYPE_CHECKING:
     from stoker.demo.cuda import CudaAccelerator
 
-# Plain reads shall keep the accelerator about this busy: 10-20 % is what teams see who read a lake directly.
+# Plain reads should keep the accelerator about this busy: teams that read a lake directly see 10 to 20 %.
 _PLAIN_BUSY = 0.17
 # Seconds that a plain way may take. Where all its epochs would take longer, it trains fewer: whole ones, for the first
 # steps alone would count an epoch's start too much. Two plain ways, the epochs that calibrate and fill caches, and the
@@ -48,7 +48,7 @@ _PLAIN_BUSY = 0.17
 _SLOW_WAY_S = 45.0
 # Batches compared without a cache: building the chunks of all of them once more would show nothing new.
 _UNCACHED_STEPS = 128
-# Of the free memory that the ceiling may take.
+# Share of the free memory that the batches in RAM may take.
 _RAM_SHARE = 0.5
 # A row takes 0.17 kB as Parquet, 0.95 kB as Arrow and 1.1 kB as chunks; the caches are there together.
 _DISK_BYTES_A_ROW, _DATA_BYTES_A_ROW = 2_400, 200
@@ -302,5 +302,5 @@ def _check_room(folder: Path, num_rows: int) -> None:
     if free < needed:
         raise OSError(
             f"the demo needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
-            "give it another folder or fewer rows"
+            "give it another folder (--folder) or fewer rows (--rows)"
         )
