@@ -177,7 +177,7 @@ class DemoResult:
 
     @property
     def conclusion(self) -> str:
-        """Two lines: how busy Stoker keeps the accelerator, and how many cores Stoker and the Arrow cache use for that."""
+        """Two lines: how busy Stoker keeps the accelerator, and the cores that Stoker and the Arrow cache use."""
         stoker, arrow = self.later(STOKER), self.later(ARROW)
         says = (
             f"Stoker's later epochs keep the accelerator {stoker.busy:.0%} busy: {self.of_ceiling:.0%} "
