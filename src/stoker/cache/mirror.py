@@ -3,8 +3,8 @@
     host 1   missing ─► not there ─► built ─► published ─► put                    s3://bucket/stoker/<key>.safetensors
     host 2   missing ─► fetched ─► proven ─► published
 
-A chunk is named by everything that made it, so whoever puts it there puts the same: there is nobody who coordinates,
-and where two are at it, the same content takes the place of the same. Objects appear whole or not at all, as all stores
+A chunk is named by everything that made it, so every host puts the same content there: nobody has to coordinate, and
+where two hosts put one chunk, the content stays the same. Objects appear whole or not at all, as all stores
 have it; in a folder they are written aside and renamed. Nothing is ever removed.
 
 The mirror can make training faster, and never stops it: what does not come, comes too slowly or is not what it should
@@ -34,9 +34,9 @@ from stoker.storage.retry import RetryingStorage, within
 from stoker.storage.storage import BytesLike, WritableStorage
 from stoker.storage.urls import local_folder, local_path, scheme_of, split_query
 
-# Asked for at once: the first one has the header.
+# Bytes of one request. The first has the header.
 _RANGE_BYTES = 8 << 20
-# A mirror that answers later, or gives fewer bytes a second, is slower than what it stands for.
+# A mirror that answers later, or gives fewer bytes a second, is slower than building from the source.
 _ANSWER_S, _LEAST_BYTES_S = 5.0, 4e6
 # How long a mirror that failed is left alone: twice as long each time, up to a minute.
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 1.0, 60.0
@@ -64,20 +64,20 @@ class _Circuit:
         self._clock = clock
         self._mutex = threading.Lock()
         self._pause_s = 0.0
-        self._closed_until = 0.0
+        self._refused_until = 0.0
 
     def wait_s(self) -> float:
         """Return 0 to whoever may ask now; else for how long nobody may."""
         with self._mutex:
-            left_s = self._closed_until - self._clock() if self._pause_s else 0.0
+            left_s = self._refused_until - self._clock() if self._pause_s else 0.0
             if left_s <= 0 and self._pause_s:
-                self._closed_until = self._clock() + self._pause_s  # others wait for what this one finds
+                self._refused_until = self._clock() + self._pause_s  # others wait for what this one finds
             return max(left_s, 0.0)
 
     def failed(self) -> None:
         with self._mutex:
             self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _MOST_PAUSE_S)
-            self._closed_until = self._clock() + self._pause_s
+            self._refused_until = self._clock() + self._pause_s
 
     def worked(self) -> None:
         with self._mutex:
@@ -319,7 +319,7 @@ class Mirror:
 
 
 def _tried_once(storage: WritableStorage) -> RetryingStorage:
-    """Return a storage whose failures are told, and not tried again at once: the source is there."""
+    """Return a storage that raises a failure and does not try again: the source can be read instead."""
     return RetryingStorage(storage, wait=lambda _: True)
 
 
