@@ -24,14 +24,14 @@ from stoker.arguments import integer
 from stoker.fields.offsets import Bools, Int64, offsets_of
 from stoker.hashing import order_key
 
-# Beyond, the doubled domain of a permutation's walk would not fit a signed 64-bit index.
+# With more, the domain that a permutation walks, up to twice as large, would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62
 # Buckets of positions per slot: with 4, three positions out of four need no comparison at all.
 _BUCKETS_PER_SLOT = 4
 
 
 def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int = MAX_SIZE, name: str) -> Int64:
-    """Return `index` as contiguous int64, all of it checked to lie in [start, stop). Shape [B].
+    """Return `index` as contiguous int64; every value is checked to lie in [start, stop). Shape [B].
 
     Raises:
         TypeError: It does not hold integers.
@@ -54,8 +54,8 @@ def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
     """Return where each position lands after shuffling `size` things.
 
     A bijection on [0, size) computed on the fly: no table, constant memory, the same on every machine and with every
-    version of NumPy. At most 256 things are shuffled by Fisher and Yates; more by 8 Feistel rounds on the next power
-    of two, again while the value is >= size.
+    version of NumPy. Up to 256 things are shuffled by Fisher and Yates, more by 8 Feistel rounds on the next power of
+    two, which are repeated while the value is >= size.
 
     Args:
         index: Positions, each in [0, size). Shape [B].
@@ -118,10 +118,10 @@ class Order:
         seed: Any integer. Two seeds have nothing in common, whatever their epochs.
         window: At most how many chunks are mixed together; None mixes the whole lane. The slots are cut into as few
             windows as that allows, of equal numbers of chunks (never more than one apart).
-        lanes: How many lanes; they belong to the order: other lanes, other batches.
-        segments: For an epoch that chunks were added to while it was under way: each chunk's number of the segment that
-            it came with, from 0; None where all were there. Shape [K]. The segments come one after the other, each
-            shuffled for itself, so that what came before stays as it was:
+        lanes: How many lanes. They belong to the order: another number of lanes gives other batches.
+        segments: For an epoch to which chunks were added while it was under way: for each chunk the number, from 0, of
+            the segment that it came with; None where all were there. Shape [K]. The segments come one after the other,
+            each shuffled for itself, so that what came before stays as it was:
 
                 epoch as begun     │ segment 0: chunks 0 2 3 ─────────│
                 grown              │ segment 0: chunks 0 2 3 ─────────│ segment 1: chunks 1 4 ──│
@@ -158,7 +158,7 @@ class Order:
         self.seed = integer(seed, "seed", at_least=None)
         self.window = None if window is None else integer(window, "window")
         self.lanes = integer(lanes, "lanes")
-        self._held: dict[int, list[tuple[Int64, Int64, Int64]]] = {}  # as `held` says: the same in every epoch
+        self._held: dict[int, list[tuple[Int64, Int64, Int64]]] = {}  # what `held` returned: the same in every epoch
         self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
         if segments is not None:
             numbers = as_index(segments, name="segments")
@@ -183,7 +183,7 @@ class Order:
         return shares([int(np.diff(self.chunk_starts)[members].sum()) for members in self._members], self.lanes)
 
     def with_lane_sizes(self, lane_sizes: tuple[int, ...]) -> Order:
-        """Return the same chunks in lanes of these sizes, which are those of an equal share, give or take one."""
+        """Return the same order in lanes of these sizes, each of which is an equal share, give or take one sample."""
         other = copy.copy(self)
         other.lane_sizes, other._segment_sizes, other._held = lane_sizes, [lane_sizes], {}
         return other
@@ -191,7 +191,7 @@ class Order:
     def held(self, lane: int) -> list[tuple[Int64, Int64, Int64]]:
         """Return what a lane has in each segment: chunks in fixed order, first row and number of rows of each.
 
-        Shape [K] each: chunks of which it has rows.
+        Shape [K] each, for the K chunks of which the lane has rows.
         """
         if lane in self._held:
             return self._held[lane]
@@ -209,8 +209,9 @@ class Order:
         return found
 
     def epoch(self, epoch: int, *, lane: int = 0, num_epochs: int = 1) -> EpochOrder:
-        """Return the order of one lane in one epoch, or in several of a lane with one chunk: positions count through.
+        """Return the order of one lane in one epoch.
 
+        For a lane with one chunk, `num_epochs` epochs may be taken as one: positions count through all of them.
         Costs a few milliseconds for 100,000 chunks, and 40 bytes a chunk as long as it is kept.
 
         Raises:
@@ -246,7 +247,7 @@ def shares(segments: Sequence[int], lanes: int) -> list[tuple[int, ...]]:
     found = [tuple((lane + 1) * first // lanes - lane * first // lanes for lane in range(lanes))]
     totals = [*found[0]]
     for num_samples in others:
-        # The odd ones go where there are fewer so far.
+        # What the division leaves over goes to the lanes that have fewest so far.
         by_total = sorted(range(lanes), key=totals.__getitem__)
         odd = by_total[: num_samples % lanes]
         found.append(tuple(num_samples // lanes + (lane in odd) for lane in range(lanes)))
@@ -297,7 +298,7 @@ class EpochOrder:
         self.num_samples = size * num_epochs
         self.window_starts: Int64 = np.append(self._slot_starts, self.num_samples)[self._window_slots]
 
-        # In which slot each bucket of 2**bucket_bits positions begins, so that a search starts where it ends.
+        # The slot in which each bucket of 2**bucket_bits positions begins: a search from there is short.
         self._bucket_bits = max(size // max(_BUCKETS_PER_SLOT * num_slots, 1), 1).bit_length() - 1
         num_buckets = (size >> self._bucket_bits) + 1
         buckets = np.arange(num_buckets + 1, dtype=np.int64) << self._bucket_bits
@@ -310,7 +311,7 @@ class EpochOrder:
         return self._slot_chunks[self._slots(window)]
 
     def tables(self, window: int) -> WindowOrder:
-        """Return what finds slot and row of a window's positions: made once for many batches.
+        """Return the tables by which slot and row of a window's positions are found, made once for many batches.
 
         Raises:
             ValueError: There is no such window.

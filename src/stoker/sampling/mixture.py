@@ -1,6 +1,6 @@
 """Several data sets as one order, mixed by weights: which of them gives the sample at each position.
 
-A data set that stands alone is a mixture of one, whose own epochs are the mixture's.
+A data set that stands alone is a mixture of one, and its own epochs are the epochs of the mixture.
 
 positions     0 1 2 3 4 5 6 7 │ 8 ...                      cut into blocks of about 1,024
 component     a b a a a b a a │ a a b ...                  shares exact at each border, arranged by key "mixture:0"
@@ -29,14 +29,14 @@ from stoker.sampling.epoch import MAX_SIZE, EpochOrder, Order, checked_place
 Until = Literal["first", "last"]
 
 # Positions between two borders at which the shares are exact. Small against an epoch, so that the shares hold in every
-# stretch of it; large enough that what is done once a block (a hash, a dozen NumPy calls) costs little a position, and
-# that the arrangement inside has no pattern a batch size could meet.
+# part of it; large enough that what is done once a block (a hash, a dozen NumPy calls) costs little a position, and
+# that the arrangement inside has no pattern that a batch size could fall in with.
 BLOCK_SIZE = 1024
 
-# Blocks kept while they are in use: a batch's neighbours begin in the block that it ends in.
+# Blocks kept: the next batch begins in the block in which this one ends.
 _NUM_KEPT = 64
-# Own epochs of a component that are opened as one where each has few samples: to open one takes a quarter of a
-# millisecond.
+# Of a component with few samples, so many own epochs are opened as one as have this many samples together: opening one
+# takes a quarter of a millisecond.
 _MANY_SAMPLES = 4096
 # Epochs of a component kept: the one in use and the next. Each has 40 bytes a chunk.
 _NUM_EPOCHS_KEPT = 2
@@ -59,10 +59,10 @@ class ComponentRange(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """Where a mixture goes on by other weights, or over other files: from there on it is as `MixtureOrder` says.
+    """Where in an epoch a mixture goes on with other weights, or over other files. `MixtureOrder` decides the rest.
 
-    The rest of the epoch takes what is left of each component by the weights of now, until the first one, or the last
-    one, is used up: what a component gave to the epoch before counts.
+    The rest of the epoch takes what is left of each component by the new weights, until the first one, or the last
+    one, is used up. What a component gave to this epoch before counts as used.
 
     Attributes:
         epoch: The epoch under way.
@@ -129,7 +129,7 @@ def mixture_counts(
 
 def _counts(sizes: Sequence[int], weights: Sequence[float | Fraction], until: Until) -> tuple[int, ...]:
     """Return counts in the shares of the weights, of which the first one, or the last one, is all of its size."""
-    # Through its text: 0.7 shall be 7 / 10, not the binary fraction beside it.
+    # By way of its text, so that 0.7 is 7 / 10 and not the nearest binary fraction.
     shares = [weight if isinstance(weight, Fraction) else Fraction(str(weight)) for weight in weights]
     if min(shares) <= 0:
         raise ValueError(f"a weight must be a positive number, not {min(shares)}")
@@ -155,10 +155,10 @@ class MixtureOrder:
         web          │ 0 ········ epoch 0  │ 0 ········ epoch 1  │    700 of 700: sets the length
         code         │ epoch 0 ············ ····· │ epoch 1 ····· │    300 of 500, then the other 200 and 100 new ones
 
-    Where chunks lie in lanes, every lane is such a mixture of its own. A component's samples that do not share out
-    evenly are dealt to the lanes from the last one on, each component going on where the one before stopped, so that
-    lanes differ by one sample at most, whatever the components. What a lane's share is rounded by differs from lane to
-    lane, so that a component of which each has a few samples does not come in all of them at once.
+    With several lanes, every lane is such a mixture of its own. Samples of a component that cannot be divided evenly
+    are dealt to the lanes from the last one downwards, and the next component goes on where this one stopped, so lanes
+    differ by one sample at most. Lanes round their shares at different places, so that a component with few samples in
+    each lane does not come in all lanes at once.
 
     Args:
         num_samples: Of each component, samples of each of its chunks in fixed order. Shapes [K].
@@ -239,7 +239,7 @@ class MixtureOrder:
         )
 
     def going_on(self, leg: Leg | None = None, *, chunks_in: ChunksIn | None = None) -> MixtureOrder:
-        """Return the same order where epochs are not all alike.
+        """Return the same order with what makes some of its epochs differ.
 
         Args:
             leg: Where it goes on from what another mixture left; with one lane only.
@@ -342,7 +342,7 @@ class MixtureEpoch:
         epoch: Which epoch of the mixture.
         lane: Which lane.
         num_samples: Positions.
-        first: The first position that is known: 0, but in an epoch that other weights or files began.
+        first: The first position that this order decides: where the leg begins in the leg's epoch, else 0.
     """
 
     def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
@@ -354,7 +354,7 @@ class MixtureEpoch:
         self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
         if order.is_alone:  # whose lanes may be of other sizes in an epoch that files were added to
             self._sizes, self._begins = self._counts, (self.epoch * self._counts[0],)
-        # Positions that another mixture had; within, positions count from there.
+        # Positions before the leg, which another mixture decided; private methods count positions from there.
         self.first = order.leg.start if order.leg is not None and order.leg.epoch == self.epoch else 0
         self._size = sum(self._counts)
         self.num_samples = self.first + self._size
@@ -447,8 +447,8 @@ class MixtureEpoch:
             return self.first if ordinal < 0 else self.num_samples
         if len(self._counts) == 1:
             return self.first + ordinal
-        # The last block before which it has not been given: one before the first j of c * j / J + p >= ordinal + 1.
-        # Worked out, not looked for: a rare component gives nothing in most blocks.
+        # The last block before which it has not been given: one less than the smallest j with
+        # c * j / J + p >= ordinal + 1. It is computed, not searched: a rare component gives nothing in most blocks.
         part, whole = self._phases[component]
         block = -(-self._num_blocks * (whole * (ordinal + 1) - part) // (count * whole)) - 1
         before = self._before(block)

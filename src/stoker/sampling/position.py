@@ -79,7 +79,7 @@ class Position:
         window: Chunks that are mixed together; None for all.
         lanes: How many lanes.
         order_version: Of the arithmetic in this package.
-        units: What the order counts, and `num_consumed` with it: "rows", or what stands for something else.
+        units: What the order counts, and `num_consumed` with it: "rows", or a text that stands for another unit.
         epoch: The epoch that comes next or is under way.
         num_consumed: Samples of that epoch that were handed over, over all ranks.
         leg: Where a mixture went on by other weights or over other files, if it did.
@@ -107,7 +107,7 @@ class Position:
 
     @property
     def fingerprint(self) -> str:
-        """Of the data sets, and how they are mixed."""
+        """A hash of the data sets and of how they are mixed."""
         return fingerprint_of(self.datasets, self.mixing)
 
     def to_json(self) -> dict[str, object]:
@@ -246,7 +246,7 @@ class Position:
         return self.next_epoch() if step + 1 == steps.num_steps else replace(self, num_consumed=consumed)
 
     def settled(self, steps: Steps) -> Position:
-        """Return where the next batch comes from: the next epoch where `steps`, begun in mid-epoch, are none.
+        """Return where the next batch comes from: here, or in the next epoch if no step is left of one under way.
 
         That is so where a remainder is dropped and the batch has grown since the position was saved.
         """

@@ -38,7 +38,7 @@ class DatasetShare:
         lowest: The smallest part that it has of one of them.
         highest: The largest.
         chunks_per_window: Chunks of it that are mixed together, mean.
-        chunks_per_lane: Chunks that could be.
+        chunks_per_lane: Chunks of it that window="all" would mix together, mean.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Quality:
         num_batches: Full batches that were looked at.
         chi_square: Of the labels in a batch, per degree of freedom, mean over the batches; 1 for a random
             permutation (drawing without replacement is allowed for), more where batches are of one kind.
-        lag_correlations: By lag: correlation of samples' places in their data set's lane's fixed order that many rows
-            apart in a batch; 0 for a random permutation.
+        lag_correlations: By lag: correlation between samples that many rows apart in a batch, of their places in the
+            fixed order of their data set and lane; 0 for a random permutation.
         num_chunks: Distinct chunks in a batch, mean.
         num_files: Distinct files in a batch, mean; None where the chunks' files were not given.
         shares: What each data set is of the batches.
@@ -89,7 +89,7 @@ class Quality:
 
     @property
     def chunks_per_lane(self) -> float:
-        """Chunks that could be."""
+        """Chunks that window="all" would mix together, mean; of all data sets."""
         return sum(share.chunks_per_lane for share in self.shares)
 
     @property

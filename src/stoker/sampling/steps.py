@@ -102,12 +102,12 @@ class Steps:
         global_batch_size: Samples of a global batch, over all ranks.
         remainder: What happens to samples that do not fill a batch.
         start: Samples of this epoch that were consumed before, over all lanes. Steps count from there.
-        first: Position of each lane from which padding is taken.
+        first: Position in each lane from which on samples are taken as padding.
 
     Raises:
         TypeError: A number is no integer.
         ValueError: The batch is no multiple of the lanes, `start` is not a place where a step can begin, or
-            `remainder` is no such word.
+            `remainder` is none of its three words.
 
     Examples:
         >>> steps = Steps(lane_sizes=(22,), global_batch_size=8, remainder="pad")
@@ -184,7 +184,7 @@ class Steps:
         return consumed if step < self.num_steps or self.remainder == "drop" else min(consumed, self.num_samples)
 
     def slices(self, step: int, shard: RankShare = RankShare()) -> tuple[Slice, ...]:
-        """Return what a rank takes in a step: none of the slices is empty, together they may be none.
+        """Return what a rank takes in a step. No slice is empty, but there may be no slices at all.
 
         The rank's batch is the slices one after the other, and the global batch is the ranks' batches one after the
         other: for one rank of one this is the global batch.
@@ -253,8 +253,8 @@ class Steps:
         return min(self.part_size, self.lane_sizes[lane] - self.lane_start - step * self.part_size)
 
     def _padding(self, lane: int, start: int, stop: int) -> list[Slice]:
-        """Return the lane from its beginning, as often as needed: rows [start, stop) of what fills the last batch."""
-        # Fewer samples than lanes: an empty lane has nothing to repeat, so the last lane, never empty, lends.
+        """Return positions [start, stop) of what fills the last batch: the lane from `first` on, as often as needed."""
+        # With fewer samples than lanes, an empty lane has nothing to repeat: the last lane lends, which is never empty.
         source = lane if self.lane_sizes[lane] else self.num_lanes - 1
         size = self.lane_sizes[source] - self.first
         pieces = []

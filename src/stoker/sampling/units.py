@@ -63,7 +63,7 @@ class Units:
         return np.diff(self.index.arrays["unit_starts"])
 
     def spans(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
-        """Return where the rows of units lie, which lie side by side; packed rows are asked for their `rows` alone.
+        """Return where the rows of units lie, side by side each. Not for packed rows: these have `rows` alone.
 
         Args:
             chunk: Chunks in fixed order. Shape [B].
