@@ -107,7 +107,7 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
 def remove(store: Store, fingerprints: Collection[str] | None = None) -> int:
     """Remove data sets with their chunks, and return how many bytes that freed.
 
-    A chunk that another data set in the cache has too stays.
+    A chunk stays if another data set in the cache has it, too.
 
     Args:
         store: Of the cache.

@@ -182,11 +182,11 @@ class Builder:
     ) -> bool:
         """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
 
-        Never decodes what is there: looks when it has the lock, or cannot have it.
+        Nothing is decoded that is there: this looks again once it has the lock, or cannot have it.
 
         Args:
             i: Number of a fragment.
-            must_be_kept: Whether it is not wanted where the cache cannot keep it.
+            must_be_kept: Whether to raise if the cache folder cannot take it. Else it is kept in memory then.
             on_published: Told of each chunk when it is there; by helpers, too.
             is_first: Whether it decides what a sample is.
 
@@ -355,7 +355,7 @@ class Builder:
             self._substitutes.chunks.discard(j)
 
     def _check_replaceable(self, error: Exception) -> None:
-        """Raise an error again that other rows do not help against, or shall not."""
+        """Raise the error unless other rows may stand in for those that caused it."""
         if not self._may_substitute or not is_replaceable(error):
             raise error
 

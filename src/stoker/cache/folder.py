@@ -219,7 +219,7 @@ class Folder:
 
     def _check_owner(self, about: os.stat_result, name: str) -> None:
         """Raise where others could have put chunks there, and nobody said that they may."""
-        # The system's own user may do anything anyway.
+        # Root may do anything anyway.
         if about.st_uid not in (os.geteuid(), 0) and not self._is_shared:
             raise CacheError(
                 f"{self.path / name} belongs to {_user(about.st_uid)}, and this process to {_user(os.geteuid())}, who "
@@ -300,7 +300,7 @@ class Folder:
             raise
 
     def renew(self, folder: int, name: str) -> None:
-        """Give a small file the time of now.
+        """Set the times of a small file to now.
 
         Raises:
             OSError: It is not there, not this user's, or a name of something else.
@@ -314,7 +314,7 @@ class Folder:
             os.close(fd)
 
     def name_aside(self, name: str) -> str:
-        """Return what a file in `tmp` is called that becomes `name`: without its writer's lock, it may go."""
+        """Return a name in `tmp` for a file that becomes `name`. Without its writer's lock it may be removed."""
         return f"{name}.{self.writer}-{next(_numbers)}"
 
     # ------------------------------------------------------------------ chunks

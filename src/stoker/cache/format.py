@@ -32,14 +32,15 @@ from stoker.cache.verified import Readahead
 from stoker.errors import ChunkCorruptError
 from stoker.fields.spec import Array, Entry, Spec, run_name
 
-# Chunks are of the first version that knows what they hold: those that share nothing, and have no lists side by side,
-# are what they were before there were such things.
+# A chunk has the lowest version that can say what it holds: one that shares nothing, and has no lists side by side, is
+# written as it was before there were such things.
 FORMAT_VERSION = 1
 SHARED_FORMAT_VERSION = 2
 STRIPS_FORMAT_VERSION = 3
 RECORDS = "records"
 STRIPS = "strips"
-# The lists of a row begin at a multiple of it, and are counted in it: the widest number there is.
+# The strip of a row begins at a multiple of so many bytes, and its place is counted in them: the width of the widest
+# number there is.
 STRIP_UNIT_BYTES = 8
 # Records are mapped at page borders. Larger pages (16 KiB on Apple's processors, 64 KiB on some ARM servers) are
 # taken where the file is written, which is where it is read.
@@ -53,7 +54,8 @@ _NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
 _VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_VERSION))
 # Most headers fit, and one read of this size costs hardly more than a read of 8 bytes.
 _FIRST_READ_BYTES = 16384
-# Of more than 100,000 fields. A length beyond it is garbage, which would take some twenty times as much as JSON.
+# Of more than 100,000 fields. A length beyond it is garbage; parsed as JSON, it would take some twenty times as much
+# memory.
 _MAX_HEADER_BYTES = 16 << 20
 # Read and checked while it is in the processor's own cache: 14 GB/s, 256 KiB to 1 MiB alike, 9.7 at 4 MiB.
 _CHECK_BYTES = 1 << 20
@@ -222,7 +224,7 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
     Args:
         fd: Open for reading.
         path: For errors.
-        file_bytes: How long the file is, for who has just asked.
+        file_bytes: How long the file is; None asks the system.
 
     Raises:
         ChunkCorruptError: It is no chunk file, one of another format version, cut short, or damaged in the header.
@@ -380,7 +382,7 @@ def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Readahead |
 
 
 def _find_astray(fd: int, header: ChunkHeader) -> str | None:
-    """Return an array whose numbers lead to what is not there: whoever follows them does not look."""
+    """Return the name of an array with a number that leads to what is not there: a gather follows it unchecked."""
     arrays, spec = header.arrays, header.spec
     num_runs = _num_rows(spec, arrays, header.num_samples)[1:]
     for key, num in zip(spec.keys, num_runs, strict=True):

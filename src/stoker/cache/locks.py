@@ -126,7 +126,7 @@ class Locks:
 
     @contextlib.contextmanager
     def usage(self) -> Iterator[None]:
-        """Hold the one lock under which it is counted what is there.
+        """Hold the one lock under which the bytes of all chunks are counted.
 
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """

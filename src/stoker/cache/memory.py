@@ -75,7 +75,7 @@ class MemoryChunks:
             self._mine[key] = fd
 
     def open(self, key: str, *, is_use: bool = True) -> int | None:
-        """Return a descriptor of a chunk, to be read by its bytes' places and closed; None where it is not there.
+        """Return a descriptor of a chunk, None where it is not there; to be read with `pread`, and closed.
 
         Args:
             key: Of the chunk.

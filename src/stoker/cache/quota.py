@@ -5,7 +5,7 @@ once an epoch, a fixed set hits as often as its share of the data, and making ro
 is made from chunks of data sets that no living process uses, those of the least recently opened first.
 
 What a data set is made of lies in a file named by its fingerprint: a line of JSON for people, a line for each
-chunk's key, and a checksum. Its time is when the data set was last opened, which decides what goes first.
+chunk's key, and a checksum. Its time of writing is when the data set was last opened, which decides what goes first.
 
 The file `usage` says how many bytes all chunks have, those being written included; at most, for a crash may leave it
 too high. Where even that leaves room, nothing is listed. Where it does not, the folder is listed, which puts it right.
@@ -103,7 +103,7 @@ def _sound(data: bytes) -> bytes:
     """Return a manifest without the checksum in its last line.
 
     Raises:
-        ValueError: It is another one.
+        ValueError: The checksum does not fit.
     """
     content, checksum = data[:-16], data[-16:]
     if xxh3_64_hexdigest(content).encode() != checksum:
@@ -128,7 +128,7 @@ class Quota:
         self._manifests = manifests
         self._limit_bytes = limit_bytes
         self._fd, _ = folder.open_own("usage")
-        self._full: tuple[int, int, frozenset[str]] | None = None  # how all stood when nothing could be done
+        self._full: tuple[int, int, frozenset[str]] | None = None  # bytes, listing and uses that left no room
         self._unused: tuple[frozenset[str], deque[str]] | None = None
         self.num_evicted = 0
 

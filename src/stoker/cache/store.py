@@ -44,9 +44,9 @@ from stoker.fields.spec import Spec
 _verified: dict[tuple[int, int, str], tuple[FileVersion, ChunkHeader]] = {}
 # A header takes some 2 kB. Whoever has more chunks than this reads headers again; the oldest are let go first.
 _MAX_VERIFIED = 16384
-# Of a data set, so many chunks are looked for to find one that says what a sample is.
+# Chunks of a data set that are looked for, at most, to find one that says what a sample is.
 _MOST_ASKED = 64
-# Between two rounds of who scrubs, and how often the others look whether nobody does any more.
+# Pause between two rounds of the store that scrubs; the others look this often whether nobody does any more.
 _SCRUB_PAUSE_S = 10.0
 
 _log = logging.getLogger("stoker")
@@ -87,7 +87,7 @@ class Chunk:
 
 
 class _Disk:
-    """A cache folder with all that belongs to it, as long as it is that folder."""
+    """An open cache folder with its locks, manifests and quota. `Store` opens another where it was removed or moved."""
 
     def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
         self.pid = os.getpid()
@@ -131,7 +131,7 @@ class Store:
         verify: When checksums are compared: once after the machine was started, or whenever a chunk is opened.
         mirror: Where chunks of other hosts may be; closed with this.
         scrub_bytes_s: How much of all chunks is compared a second, by a thread of its own; None for nothing.
-        files: What changes the disk; for tests.
+        files: Makes all changes to the disk; tests give another one.
 
     Attributes:
         is_refusing: Whether the folder could not take the last chunk.
@@ -255,7 +255,7 @@ class Store:
         return Chunk(fd=fd, header=header, path=path, is_kept=disk is not None, version=version, was_read=was_read)
 
     def count_uses(self, num: int, keys: Iterable[str]) -> None:
-        """Count uses of chunks, so many: which were in the folder when they were asked for, and which were not."""
+        """Count `num` uses of chunks, those apart that were not in the folder when they were asked for."""
         with self._mutex:
             missed = self._missed.intersection(keys) if self._missed else ()
             self._missed.difference_update(missed)
@@ -430,7 +430,7 @@ class Store:
             spec: What a sample is.
             num_samples: N.
             about: What made it, for people: url, row groups, rows.
-            must_be_kept: Whether it is not wanted where the folder cannot take it. Else it is kept in memory then.
+            must_be_kept: Whether to raise if the folder cannot take it. Else it is kept in memory then.
 
         Raises:
             CacheFullError: It must be kept, and there is no room within the limit or on the disk.
@@ -449,7 +449,7 @@ class Store:
         """Publish a chunk that the mirror has, and return whether that could be done; arguments as of `publish`.
 
         Raises:
-            CacheFullError: As `publish`, as for all others.
+            CacheError: As `publish` says.
         """
         found = None if self.mirror is None else self.mirror.find(key, num_samples=num_samples, spec=spec)
         if found is None:
@@ -536,7 +536,7 @@ class Store:
 
     def _write(self, disk: _Disk, key: str, size_bytes: int, write: Callable[[int, Files], ChunkHeader]) -> None:
         with disk.quota.writing(key, size_bytes) as fd:
-            # Its checksums were taken from what was written a moment ago: nothing to compare them with.
+            # Not verified: its checksums were computed from what is written here.
             header = write(fd, self._files)
             # To the nanosecond, where the disk's clock ticks every 10 ms: what is written later has another time.
             os.utime(fd, ns=(now_ns := time.time_ns(), now_ns))
@@ -590,7 +590,7 @@ class Store:
     def close(self) -> None:
         """Give all locks back, and end what scrubs and what puts chunks into the mirror. Harmless when called again.
 
-        Blocks: until one that is on its way is there, or was given up; or one that is scrubbed has been read.
+        Blocks: until a chunk on its way to the mirror is there or given up, and one being scrubbed has been read.
         """
         self._closing.set()
         if self._scrubber is not None:

@@ -1,4 +1,4 @@
-"""Chunks that cannot be made of their rows, and whose rows stand in for them.
+"""Chunks that cannot be made of their own rows, and the chunks whose rows stand in for these.
 
     chunk    0   1   2   3   4          3: a page is corrupt, or the transform fails on it
     rows of  0   1   2   4   4          as many as chunk 3 would have: those of chunk 4 from the beginning, again and
@@ -77,7 +77,7 @@ class Substitutes:
     def donors(self, chunk: int) -> Iterator[int]:
         """Yield the chunks whose rows may stand in for those of a chunk: the next ones with samples, but not many.
 
-        Where none of these can be made either, it is not the rows of a chunk that something is wrong with.
+        Where none of these can be made either, the fault is not in the rows of one chunk.
         """
         filled = np.flatnonzero(self._catalogue.num_samples)
         following = np.roll(filled, -int(np.searchsorted(filled, chunk, side="right"))).tolist()

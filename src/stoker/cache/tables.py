@@ -1,4 +1,4 @@
-"""The tables of a chunk: its fields, those that neighbours share once a run, and packed as they are read.
+"""The tables of a chunk: what neighbouring samples share is kept once a run, and rows are packed as they are read.
 
     samples   query_id  ┆ 7 7 7 │ 9 9 │ 4 ┆        run   ┆ 0 0 0 1 1 2 ┆        query_id  ┆ 7 9 4 ┆
               q_price   ┆ a a a │ b b │ b ┆   ─►   label ┆ 1 0 0 0 1 0 ┆        q_price   ┆ a b b ┆

@@ -12,18 +12,18 @@ from queue import Empty, SimpleQueue
 
 from stoker.storage.each import Each
 
-# Chunks by which the work of a pool of one size is judged, for each of its threads: behind as many that only came in
-# the rhythm of the last size.
+# Chunks by which a pool of one size is judged: so many for each of its threads, and so many at least. Before these, as
+# many chunks as it has threads are not counted: they were begun at the size before.
 _JUDGED = 2
 _LEAST_JUDGED = 12
 AT_WORK = 0.75
-"""At work for this share of the time, those that compute are what limits: fetching more at once changes nothing."""
+"""If those that compute are at work for this share of the time, they limit: fetching more at once changes nothing."""
 WORTH = 1.15
 """A larger pool is worth its memory when so many times as much comes of it."""
-# The link may be another one after a while: a pool that did not gain from growing tries again behind so many looks.
+# Looks after which a pool that did not gain from growing may try again: the link may have changed by then.
 _REST = 30
-# Pieces of work that follow and are under way: with one, who is ahead waits for it now and then, and a core stands
-# idle. Half a million rows in one row group, two threads: 0.34 to 0.41 s -> 0.31 to 0.35; with three no less.
+# Pieces of follow-up work under way at once, at most: with one, the thread ahead waits for it now and then, and a core
+# stands idle. Half a million rows in one row group, two threads: 0.34 to 0.41 s -> 0.31 to 0.35; with three no less.
 _AT_ONCE = 2
 
 
@@ -34,7 +34,7 @@ class Permits:
         clock: Seconds, ascending.
 
     Attributes:
-        busy_s: Seconds for which permits were held, of all that were given back, together.
+        busy_s: Seconds for which permits were held, summed over all that were given back.
     """
 
     def __init__(self, num: int, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -48,7 +48,7 @@ class Permits:
         self._mutex = threading.Lock()
 
     def acquire(self) -> float:
-        """Take one, and return when.
+        """Take one, and return the time at which it was taken, in seconds of the clock.
 
         Blocks: until one is free.
         """
@@ -56,7 +56,7 @@ class Permits:
         return self._clock()
 
     def try_acquire(self) -> float | None:
-        """Take one, and return when; None where none is free."""
+        """Take one, and return the time as `acquire` does; None where none is free."""
         try:
             self._free.get_nowait()
         except Empty:
@@ -69,7 +69,7 @@ class Permits:
         return self._free.qsize()
 
     def release(self, since_s: float) -> None:
-        """Give back what was taken then."""
+        """Give back a permit that was taken at `since_s`."""
         with self._mutex:
             self.busy_s += self._clock() - since_s
         self._free.put(None)
@@ -142,7 +142,7 @@ class AdaptivePool:
 
         Args:
             num_samples: Of the chunk.
-            is_hungry: Whether more chunks waited to be built, all the time, than the pool has threads.
+            is_hungry: Whether threads always found something to build since the chunk before this one was built.
         """
         if not self._permits:
             return False
@@ -234,7 +234,7 @@ class Helpers:
 
     @property
     def are_idle(self) -> bool:
-        """Whether somebody who holds no permit just now finds one, and leaves another one free, or has them all."""
+        """Whether two permits are free, or the only one."""
         return self._permits.num_free >= min(2, self._permits.num)
 
     def close(self) -> None:

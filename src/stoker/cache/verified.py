@@ -45,7 +45,7 @@ def find_changed(
     *,
     patience_s: float = sys.getswitchinterval(),
 ) -> npt.NDArray[np.bool_]:
-    """Return which of some files are not there any more, or are not what they were.
+    """Return which of some files are not there any more, or are not as they were.
 
     To look at a file takes a microsecond or two, but each `os.stat` gives up the interpreter's lock, and to get it back
     from threads that make batches takes twenty, or five milliseconds where these hardly ever wait. So one call looks at
@@ -59,7 +59,7 @@ def find_changed(
         patience_s: How long the interpreter's lock is kept at most, but for one file.
 
     Returns:
-        Shape [K]. Whoever was `NO_VERSION` has changed.
+        Shape [K]. A file whose version was `NO_VERSION` has changed.
     """
     changed = np.ones(len(files), dtype=np.bool_)
     texts = names.view(np.uint8).reshape(len(names), names.itemsize)
@@ -68,8 +68,8 @@ def find_changed(
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file that was
-# found is noted when its last change lies behind that, so that a later change shows.
+# File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file that this
+# process did not write is noted only once its last change is older than that, so that a later change shows.
 _SETTLED_NS = 50_000_000
 
 
@@ -84,10 +84,10 @@ class VerifiedFiles:
         self._folder = folder
 
     def holds(self, key: str, about: os.stat_result) -> bool:
-        """Return whether the file was verified as it is now, by this user or the system's own."""
+        """Return whether the file was verified as it is now, by this user or by root."""
         try:
             note = os.stat(key, dir_fd=self._folder, follow_symlinks=False)
-            is_ours = note.st_uid in (os.geteuid(), 0)  # what others say in a shared cache is found out
+            is_ours = note.st_uid in (os.geteuid(), 0)  # other users of a shared cache are not believed
             return is_ours and os.readlink(key, dir_fd=self._folder) == _text(about)
         except OSError:
             return False
@@ -130,8 +130,8 @@ def _boot_id() -> str | None:
 
 
 _BLOCK_BYTES = 8 << 20
-# Less of what was brought in is read a processor second where the host gives each page when it is first touched: 0.5
-# GB/s there, 4 to 6 where pages are at hand. Small pages are cheaper then.
+# If a second of processor time reads fewer bytes of what was brought in, pages cost much: the host of this machine
+# gives each when it is first touched. 0.5 GB/s there, 4 to 6 where pages are at hand. Small pages are cheaper then.
 _LEAST_BYTES_S = 1.5e9
 
 _costs_much = threading.Event()  # found out once a process

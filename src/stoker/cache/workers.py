@@ -35,7 +35,7 @@ _Pipe = multiprocessing.connection.Connection
 _WATCH_S = 1.0
 # Shells and schedulers tell all processes of a job; only the parent answers, and may want some batches more.
 _ENDINGS = (signal.SIGINT, signal.SIGTERM)
-# How long a process may take to end once nobody asks it for more; then it is ended.
+# How long a process may take to end once nobody asks it for more; then it is killed.
 _PATIENCE_S = 10.0
 
 
@@ -155,7 +155,7 @@ def _join(process: SpawnProcess) -> int | None:
 
 
 def can_be_sent(transform: Transform) -> bool:
-    """Return whether processes can be told of a transform: not of a lambda."""
+    """Return whether a transform can be pickled, and so sent to a process: a lambda cannot."""
     return _why_not(transform) is None
 
 

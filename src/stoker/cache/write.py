@@ -123,8 +123,8 @@ class PreparedChunk:
     def write(self, fd: int, files: Files) -> ChunkHeader:
         """Write the file, and return what its header says.
 
-        That is written last, in one call with what shares its huge page: a file that was cut off while being written
-        has none, or fewer bytes than that says.
+        The header is written last, in one call with what shares its huge page: a file that was cut off while being
+        written has no header, or fewer bytes than its header says.
         """
         if self.size_bytes >= _RESERVED_BYTES:
             files.reserve(fd, self.size_bytes)
@@ -198,7 +198,7 @@ def _described(spec: Spec) -> str:
 
 
 def describe_record(spec: Spec) -> dict[str, object]:
-    """Return what `numpy.dtype` makes the dtype of a record of, as JSON can write it; empty without records."""
+    """Return what to give `numpy.dtype` for the dtype of a record, as JSON can write it; empty without records."""
     if not spec.record_bytes:
         return {}
     return {
@@ -354,7 +354,7 @@ class Blocks:
         self.add(bytes(end - self.end))
 
     def close(self, beginning: bytes) -> None:
-        """Write what was collected, and last what lies before it all: in one call, where it shares a huge page.
+        """Write what was collected, and last the beginning of the file: in one call if all lies in one huge page.
 
         Args:
             beginning: The first bytes of the file, as many as `begin` left room for.
@@ -367,7 +367,7 @@ class Blocks:
             self._files.write(self._fd, beginning, offset=0)
 
     def flush(self) -> None:
-        """Write what was collected: what comes behind it in the same huge page gets small ones."""
+        """Write what was collected. Bytes that come behind it in the same huge page get small pages."""
         if self.end > self._written:
             self._files.write(self._fd, self._block.data[: self.end - self._written], offset=self._written)
             self._written = self.end
