@@ -53,6 +53,7 @@ def augmented(augment: Augment, batch: Arrays, slices: Sequence[Slice], *, seed:
         epoch: Of the batch.
 
     Raises:
+        RuntimeError: It raises StopIteration.
         TypeError: It returns no mapping of names to arrays.
         ValueError: It returns another number of rows, or has changed `sample_mask`.
     """

@@ -65,7 +65,7 @@ class Made(NamedTuple):
     Attributes:
         arrays: Its fields.
         assembled: The memory that fixed-width fields are views of.
-        shaping: How they are; None where as they lie.
+        shaping: The shape in which these fields leave; None where they leave as they lie.
         has_records: Whether they are views of `assembled` at all.
         num_samples: Samples in it.
     """
@@ -78,11 +78,11 @@ class Made(NamedTuple):
 
 
 class Collator:
-    """Makes batches of rows: of rows, draws, or groups, whose rows come one group behind the other.
+    """Makes batches where the order counts rows, draws, or groups, whose rows come one group behind the other.
 
     Attributes:
         spec: What a batch holds of each unit; of a group, of each of its rows.
-        unit_bytes: What a unit takes, where that is known beforehand.
+        unit_bytes: Bytes of a unit, where they are known beforehand.
         adds: Makes further fields of a batch's own; None where there are none.
     """
 
@@ -312,8 +312,8 @@ class Batches:
         # Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.
         self.is_quick = not (is_augmented or delivery.copies)
         self._changes = self._form.is_widened or self._pads or collator.adds is not None or is_augmented or is_cut
-        # Batches leave as one where nothing is done to one by itself. In threads it pays for what copies alone: each
-        # of the calls it takes gives the interpreter's lock up.
+        # Batches leave as one where nothing is done to each by itself. Threads gain by that only where they copy to a
+        # device: each of the calls it takes gives the interpreter's lock up.
         leaves_together = (delivery.copies or not prefetch) and not self._changes and self._source_field is None
         self._prepare_together = delivery.prepare_together if leaves_together else None
         self._together_bytes = TOGETHER_BYTES if prefetch else _NOW_TOGETHER_BYTES

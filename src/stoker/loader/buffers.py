@@ -25,7 +25,7 @@ from stoker.fields.spec import CACHE_LINE_BYTES, Array
 from stoker.host.huge import HUGE_BYTES, PAGE_BYTES
 from stoker.host.huge import memory as memory_in_huge_pages
 
-# A block holds a few groups of batches, which are 24 MiB at most: of 32 MiB one with its lists left a quarter unused. A
+# A block holds a few groups of batches, which are 24 MiB at most: one with its lists left a quarter of 32 MiB unused. A
 # batch that is kept keeps its block, and nothing else.
 _BLOCK_BYTES = 64 << 20
 # Of memory that a device copies from, where groups are larger, blocks are, too; but the first batch waits for the first
@@ -56,7 +56,7 @@ def _small_buffer(num_bytes: int) -> Array:
 
 
 class _Run(weakref.ref[Array]):
-    """A run that somebody looks at: tells when its last view is gone. The block would be held by what it holds."""
+    """A run in use: a weak reference to its buffer, which tells when the last view of it is gone."""
 
     __slots__ = ("place",)
 
@@ -64,7 +64,7 @@ class _Run(weakref.ref[Array]):
 
 
 class _Block:
-    """One piece of memory for many runs, or for one alone, and the gaps in it, in order, which never touch."""
+    """One piece of memory for many runs, or for one alone, and the gaps in it: ascending, and no two touch."""
 
     def __init__(self, memory: Array, *, is_shared: bool) -> None:
         self.memory, self.view, self.is_shared = memory, memory.data, is_shared
@@ -74,7 +74,7 @@ class _Block:
         self._gaps = [(0, memory.nbytes)]
 
     def cut(self, num_bytes: int) -> int | None:
-        """Return where a run begins, no gap any more, or None where no gap is large enough."""
+        """Take a run from the first gap that is large enough, and return where it begins; None where there is none."""
         for i, (begin, end) in enumerate(self._gaps):
             if end - begin >= num_bytes:
                 self._gaps[i : i + 1] = [(begin + num_bytes, end)] if end - begin > num_bytes else []
@@ -104,8 +104,8 @@ class BufferPool:
 
     Args:
         allocate: Makes a new uint8 buffer of so many bytes, beginning on a cache line; pinned where there is a GPU.
-        is_pinned: Whether it is, so that small buffers must lie in blocks, too. The C library's are faster, and one
-            that is kept keeps nothing else.
+        is_pinned: Whether its memory is pinned: then small buffers must lie in blocks, too. Else these are the C
+            library's, which are faster, and one that is kept keeps nothing else.
     """
 
     def __init__(self, allocate: Callable[[int], Array] = plain_buffer, *, is_pinned: bool = False) -> None:
@@ -138,7 +138,7 @@ class BufferPool:
             number, begin, end = place
             block = self._blocks[number]
             block.is_needed = True
-            # By way of a memoryview: NumPy would let views of a plain slice refer to the block past it.
+            # By way of a memoryview: views of a plain slice would refer to the whole block, and not to the slice.
             buffer: Array = np.frombuffer(block.view[begin:end], dtype=np.uint8)
             run = block.runs[begin] = _Run(buffer, self._note_return)
             run.place = place
@@ -150,10 +150,10 @@ class BufferPool:
         return self.take(num_bytes)[:num_bytes].view(dtype).reshape(shape)
 
     def warm(self, num_bytes: int) -> bool:
-        """Touch some more memory, and return False once runs of so many bytes find touched memory, and True until then.
+        """Touch some more memory and return True; False once runs of `num_bytes` together find touched memory.
 
-        For whoever knows how much will be looked at at a time, sooner or later: memory is all there after some
-        batches then, and does not grow with the first moment, hours later, at which so much of it is in use.
+        For a caller that knows how much will be in use at once. The memory of this process then reaches its size after
+        some batches, and not hours later, when so much of it happens to be in use for the first time.
         """
         with self._lock:
             self._kept_bytes = max(self._kept_bytes, num_bytes)

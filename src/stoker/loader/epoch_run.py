@@ -50,7 +50,7 @@ class ReadyQueue(Generic[T]):
     """Gives results 0, 1, 2, ... in this order, made by threads up to `depth` ahead of the caller.
 
         make    ... 8 7   6 5    two threads, each at two results at a time; as many as `depth` wait or are being made
-        ready       4 3          5 is still being made: it is what the caller would wait for next but two
+        ready       4 3          5 is still being made: the caller would wait for it after 3 and 4
         caller  2                has been handed 0, 1, 2
 
     The first results are made one at a time, so that the first of all comes soon; then as many as are ahead already.
@@ -117,7 +117,7 @@ class ReadyQueue(Generic[T]):
             StopIteration: All have been handed over.
             InterruptedError: The queue was closed before.
         """
-        with self._lock:  # whoever closes waits until a result is made that the caller makes itself
+        with self._lock:  # held while the caller itself makes a result: `close` waits for that
             number = self._next_to_hand
             if number >= self._num_results:
                 raise StopIteration
@@ -138,7 +138,7 @@ class ReadyQueue(Generic[T]):
             return self._ready.pop(number)
 
     def allow(self, room: int) -> None:
-        """Use so much of the depth from now on: what others have ready, or are making, may count with ours."""
+        """Use at most `room` of the depth from now on; another queue's results may take up the rest of it."""
         with self._lock:
             self._room = room
             if room and not self._is_started and not self._is_closed:
@@ -223,14 +223,14 @@ class ReadyQueue(Generic[T]):
 
 
 class Progress:
-    """Where a run stands. Its position is worked out for those who ask: after every step, hardly anybody does.
+    """How far a run has come. The position is computed when asked for: hardly anybody asks after every step.
 
     Args:
         began: Where the run began.
         steps: Its steps, counted from there; None where it has not begun.
 
     Attributes:
-        num_done: Steps behind the last one that was handed over, 0 before the first.
+        num_done: Steps up to the last one that was handed over, that one included; 0 before the first.
     """
 
     __slots__ = ("_began", "_steps", "num_done")
@@ -365,10 +365,10 @@ class Run:
     def abandon(self) -> None:
         """Close it in a thread of its own, because nobody asks for its batches any more.
 
-        Who finds that out is Python, in whatever thread it counts references or looks for garbage: perhaps in one that
-        `close` would wait for, or that holds a lock which closing needs; and in the main thread a Ctrl-C during the
-        wait would be lost, since nothing can be raised from there. `close` waits for what that thread has begun.
-        A fork does nothing: it has no threads of a run.
+        Python calls this in whatever thread drops the last reference or collects garbage: perhaps in one that `close`
+        would wait for, or that holds a lock which closing needs. In the main thread a Ctrl-C during the wait would be
+        lost, since a finalizer cannot raise. `close` waits for what the new thread has begun.
+        In a fork, which has none of the run's threads, this does nothing.
         """
         if not self._home.is_here:
             return
@@ -438,7 +438,7 @@ class Run:
             for piece in steps.slices(step, self._batches.shard)
             if not piece.is_padding  # which goes back to the beginning
         ]
-        # No step before this one begins behind such a border: nothing has to be looked at until then.
+        # No step before that one begins behind such a border: nothing has to be looked at until then.
         if borders:
             self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
 
@@ -449,9 +449,9 @@ class Epochs:
         batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
                               0   1   │ 2   3   4           left to do: they begin the next epoch
 
-    So no more batches are made ahead than in the middle of an epoch. That another epoch comes is believed once a second
-    one has followed the first; by then every chunk has been built, too, so nothing is fetched that may not be wanted. A
-    loop that goes on elsewhere, or not at all, leaves what was begun to be closed.
+    So no more batches are made ahead than in the middle of an epoch. Another epoch is expected once a second one has
+    followed the first; by then every chunk has been built, too, so nothing is fetched that may not be wanted. If the
+    loop goes on elsewhere, or not at all, what was begun for it is closed.
 
     Args:
         beginning: Where epoch 0 begins.
@@ -495,7 +495,7 @@ class Epochs:
 
         Args:
             begin: Begins a run; see `Run`.
-            start: Where; as `start` says unless told.
+            start: Where it begins; the attribute `start` unless told.
             turn: Some of its steps; then no epoch follows it.
         """
         start = self.start if start is None else start
@@ -537,7 +537,7 @@ class Epochs:
             self._expected = run.progress.position
 
     def ended(self, run: Run) -> None:
-        """Count an epoch without steps, too: a loop over some epochs would never end else."""
+        """Go on behind an epoch without steps: a loop that runs until some epoch would never end otherwise."""
         if run.steps.num_steps or run.progress is not self.progress:
             return
         at, steps = run.progress.position, run.steps

@@ -160,7 +160,7 @@ class Use(NamedTuple):
     Attributes:
         epoch: Which epoch.
         step: The step; None where the epoch leaves the row out, as `remainder="drop"` does.
-        rank: The rank that gets it, None with it.
+        rank: The rank that gets it; None where `step` is.
         chunk: Number of its chunk in the fixed order.
         chunk_row: Its row there.
         dataset: Name of its data set in a mixture, else None.

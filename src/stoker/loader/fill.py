@@ -1,4 +1,4 @@
-"""Having chunks built that are missing: those that are about to be used, or all of them before training."""
+"""Build the chunks that are missing: those that are about to be used, or all of them before training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stoker.metrics.stages import Stages, Subject
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
-# Whoever waited for a chunk so long, while nothing was left to be begun, waited for too little to have been asked for.
+# Whoever waits for a chunk longer than this while threads find nothing to begin has asked for too few chunks ahead.
 _SHORT_S = 0.02
 _CLOSED = "the loader was closed"
 
@@ -78,8 +78,8 @@ class Filler:
     def request(self, chunks: Iterable[int], subject: Subject | None = None) -> None:
         """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
         with self._lock:
-            # Not looked for: one that is published between the look and what follows would be asked for again, behind
-            # all others, and who waits for it would wait for these.
+            # Before the cache is looked at: a chunk that is published between that look and what follows would be asked
+            # for again, behind all others, and whoever waits for it would wait for these.
             chunks = [chunk for chunk in chunks if chunk not in self._asked]
         missing = [chunk for chunk in chunks if not self._is_there(chunk)]
         if not missing:
@@ -126,7 +126,7 @@ class Filler:
             empty_since = self._empty_since
             if empty_since is not None and time.monotonic() - max(since, empty_since) > _SHORT_S:
                 self.num_short += 1  # threads may have stood idle meanwhile
-                self._empty_since = math.inf  # once
+                self._empty_since = math.inf  # counted once, until more is asked for
         if error is not None:
             raise error
 
@@ -181,10 +181,13 @@ class Filler:
             asked.set_result(None) if error is None else asked.set_exception(error)
 
     def _claim(self) -> int | None:
-        """Return the chunk to build next: in order, or, where no more may be built ahead, one that is waited for."""
+        """Return the chunk to build next, None once stopped.
+
+        That is the first in the queue; where no more may be built ahead, the first that somebody waits for.
+        """
         with self._lock:
             while not self._stopped.is_set():
-                chunk, may_build = None, self._num_building < self.pool.size  # it was larger once
+                chunk, may_build = None, self._num_building < self.pool.size  # the pool may have shrunk
                 if may_build and not self._queue:
                     self._is_hungry = False
                     self._empty_since = self._empty_since or time.monotonic()
@@ -234,7 +237,7 @@ OnProgress = Callable[[WarmProgress], object]
 
 
 def chunks_of_part(catalogue: Catalogue, part: int, num_parts: int) -> list[int]:
-    """Return the chunks of one of so many equal parts: whole units, dealt out in turn, for no part to be all late."""
+    """Return the chunks of one of `num_parts` equal parts: whole units, dealt out in turn, not one after the other."""
     units = dict.fromkeys(tuple(catalogue.unit(i)) for i in range(len(catalogue)))
     return [i for number, unit in enumerate(units) if number % num_parts == part for i in unit]
 
@@ -379,7 +382,7 @@ class _Warming:
                 self._note(
                     num_done=self._progress.num_done + 1,
                     num_samples=self._progress.num_samples + int(self._catalogue.num_samples[i]),
-                    # Of a part, it may have made room already.
+                    # A chunk of a part may have been removed already, to make room for another.
                     size_bytes=self._progress.size_bytes + (self._builder.size_of(i) or 0),
                 )
 

@@ -22,8 +22,8 @@ from stoker.loader.buffers import BufferPool
 from stoker.loader.config import Once
 from stoker.loader.window import Window
 
-# With more different rows a batch than this share of its samples, each row for each sample is no more to carry, and
-# spares whoever gets the batch the work of expanding it.
+# If a batch has more different rows than this share of its samples, one row for each sample is hardly more to carry,
+# and spares whoever gets the batch the work of expanding it.
 _MAX_DISTINCT = 0.75
 
 Range: TypeAlias = tuple[int, int]
@@ -31,10 +31,10 @@ Range: TypeAlias = tuple[int, int]
 
 
 class Part:
-    """Some samples, or rows of what they share, `num` of them, that lie in one table of one window.
+    """`num` samples, or rows that samples share, which lie in one table of one window.
 
-    They are told by ranges of its positions, which are not checked again, or by places that were found. Native code
-    finds the places of a single range while it gathers, unless somebody has asked for them before.
+    They are given by ranges of the window's positions, which are not checked again, or by places (slot and row) that
+    were found. Native code finds the places of a single range while it gathers, unless they were asked for before.
     """
 
     __slots__ = ("_found", "_ranges", "num", "table", "window")
@@ -348,7 +348,7 @@ def _distinct(parts: Sequence[Part], sizes: Int64) -> tuple[list[Part], Array, I
     """
     if len(parts) == 1:
         slots, rows = parts[0].slot, parts[0].row
-    else:  # The part is told by the slot's upper half: rows of two parts are never the same.
+    else:  # The slot's upper half is the number of the part: rows of two parts are never the same.
         none = np.empty(0, np.int64)
         slots = np.concatenate([none, *(part.slot + (i << 32) for i, part in enumerate(parts))])
         rows = np.concatenate([none, *(part.row for part in parts)])

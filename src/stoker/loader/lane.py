@@ -35,7 +35,7 @@ from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.units import Units
 
-# So many windows more are asked for at most, where those that build had nothing to do while a window was waited for.
+# The most windows that are asked for in addition, if builders had nothing to do while a window was waited for.
 _MOST_FURTHER = 8
 
 _Key: TypeAlias = tuple[int, int, int]  # of a window: number of the data set, its own epoch, number of the window
@@ -55,7 +55,7 @@ class Lane:
         stages: Told of opening and waiting.
         subject_at: Says what work for a position is for, where that is shown.
         on_open: Called with each window that was opened, before anybody has it.
-        begins_at: Behind which share of a window's chunks to begin with having them built. All of them are waited for,
+        begins_at: Share of a window's chunks that is passed over at first and built last. All of them are waited for,
             so hosts that share a mirror may each begin elsewhere, and fetch what others have built by then.
     """
 
@@ -78,7 +78,7 @@ class Lane:
         self._asking = threading.RLock()
         self._orders: dict[tuple[int, int], tuple[EpochOrder, list[int]]] = {}  # of own epochs, and windows' borders
         self._windows: dict[_Key, Future[Window]] = {}  # asked for, and not passed
-        self._used: set[_Key] = set()  # those of them that somebody needed, and behind which one is opened
+        self._used: set[_Key] = set()  # those that somebody needed, so the window behind each was asked for, too
         self._asked: set[_Key] = set()  # windows whose chunks were asked for
         self._queues: dict[int, deque[tuple[_Key, Future[Window]]]] = {}  # of each data set
         self._threads: dict[int, threading.Thread] = {}  # that open them, as long as there is a window to open
@@ -203,14 +203,14 @@ class Lane:
         return window
 
     def _ask_ahead(self, key: _Key) -> None:
-        """Have the chunks built of a window and of those ahead of it; where the cache is tight, opening one does."""
+        """Ask for the chunks of a window and of those ahead of it, unless the cache is tight: then opening one does."""
         if self._opened.is_tight:
             return
         num_chunks = len(self._order_of(*key[:2])[0].window_chunks(0))
         left = num_windows_ahead(self._filler.pool.size, num_chunks, num_short=self._filler.num_short)
         ahead: _Key | None = key
         while ahead is not None and left >= 0:
-            if ahead not in self._asked:  # else there is nothing to lock anybody out for
+            if ahead not in self._asked:  # mostly they were, and then nobody has to take the lock
                 self._ask_for_chunks(ahead)
             ahead, left = self._next_of(ahead), left - 1
 
@@ -263,7 +263,7 @@ class Lane:
             window.order, window.chunks, window.which = order.tables(number), order.window_chunks(number), which
             window.units, window.fragments = self._units_in(which, epoch), one.catalogue.fragments
             if not window.is_in_memory():
-                # One read through all of it, before random rows are asked for: a disk is many times as fast so.
+                # All of it is read in order before random rows are asked for: a disk is many times as fast that way.
                 window.settle(lambda: not self._is_closed)
             self._on_open(window)
         return window
@@ -281,10 +281,10 @@ class Lane:
 def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int = 0) -> int:
     """Return of how many windows ahead of the one in use the chunks are asked for.
 
-    A window is opened once all its chunks are there. While those of one are on their way, each thread that has built
-    its own needs another one to go on with, or few are at work in the end; and more than one window's where they are
-    many. That is enough where chunks take about as long as each other: of a few that take fifty times as long, those
-    of several windows have to be on their way at once.
+    A window is opened once all its chunks are there. A thread that finds none of them left to build goes on with those
+    of the next windows: of several, where threads are many. Else few threads would be at work while the last chunks
+    are built. That is enough where chunks take about as long as each other. If a few take fifty times as long, those of
+    several windows have to be on their way at once.
 
     Args:
         num_builders: Threads that build.

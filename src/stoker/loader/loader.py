@@ -167,7 +167,7 @@ class Loader:
         except BaseException:
             self.close()
             raise
-        shown.show()  # threads that build chunks already run: whatever they tell of must be a whole loader
+        shown.show()  # last: it is asked for by threads that already run, and must find a complete loader
 
     # ------------------------------------------------------------------ what a loop needs
 
@@ -456,7 +456,7 @@ class _Resources:
 
     def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
         self.home = Home()
-        self.lock = threading.Lock()  # held while a run begins: one that another thread is starting is among them then
+        self.lock = threading.Lock()  # held while a run begins, so that `close` finds one that is being started
         self.runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self.pool: BufferPool | None = None  # the memory for its batches, once it has some
         self._opened, self._shown = opened, shown

@@ -1,6 +1,6 @@
 """The data sets of a loader, opened, and their chunks: how many samples each has, and how to have one that is missing.
 
-One data set, or those of a mixture. Whoever builds numbers the chunks through all of them:
+One data set, or those of a mixture. For building, chunks are numbered through all of them:
 
     data set    web                     code
     its chunks  0   1   2   3   4       0   1   2
@@ -64,9 +64,9 @@ _FETCHED_BYTES = 1 << 30
 # little, one takes from those that decode where these have all cores.
 _PUBLISH_THREADS = 1
 _PUBLISHED_BYTES = 8 << 20
-# Building a chunk takes a millisecond and a half of Python, under the interpreter's lock, in which the rest of the work
-# is done for so many bytes. A thread more than both keep busy only takes turns with the others, which costs them all.
-# See docs/decisions/0020.
+# Building a chunk takes a millisecond and a half of Python, under the interpreter's lock. In that time one thread does
+# the rest of the work, outside the lock, for so many bytes. More threads than these keep busy only take turns, which
+# costs them all. See docs/decisions/0020.
 _BYTES_BESIDE_PYTHON = 512 << 10
 
 
@@ -94,8 +94,8 @@ class OpenDataset(CountedSet):
     def num_builders(self, num_threads: int) -> tuple[int, int]:
         """Return how many threads should build, for `num_threads` cores, and the most where more are worth it.
 
-        Only those of a remote source wait for something that is not used up by waiting for it. And where chunks may
-        have to leave the cache again, none is built long before it is used.
+        More of them help only with a remote source, whose network they wait for. And where chunks may have to leave the
+        cache again, none is built long before it is used.
         """
         catalogue = self.catalogue
         num = catalogue.num_builders or num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
@@ -119,7 +119,7 @@ class OpenDataset(CountedSet):
 
     @property
     def first_missing(self) -> int | None:
-        """The first chunk with samples, if it is not there and no part of a larger fragment: it is tried beforehand."""
+        """The first chunk with samples, if it is missing and read without others: it is built before training."""
         filled = np.flatnonzero(self.num_samples)
         first = int(filled[0]) if len(filled) else 0
         is_missing = len(filled) and len(self.catalogue.unit(first)) == 1 and not self.builder.has(first)
@@ -203,7 +203,7 @@ class OpenDataset(CountedSet):
 
 
 class OpenDatasets(CountedSets):
-    """One or several data sets with one spec; closed with this, as the folder of a cache of this loader's alone is."""
+    """One or several data sets with one spec. Closing this closes them, and removes a cache made for this alone."""
 
     datasets: tuple[OpenDataset, ...]
 
@@ -283,7 +283,7 @@ def open_datasets(
     Args:
         dataset: What to open.
         config: Arguments of the loader. Without a `cache`, one in memory is made, which lives as long as this.
-        part: Which one of how many parts of each is all that is built from now on: no other chunk is then.
+        part: Which one of how many parts of each data set is built from now on; no chunk of another part is.
         on_stage: Told of the work that building does.
         on_count: Told how far counting what the order counts is.
 

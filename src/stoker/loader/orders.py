@@ -38,7 +38,7 @@ WINDOW_BYTES = 512 << 20
 # Chunks twice as large as they should be, of row groups that are not worth cutting, make a window of so many anyway.
 # With fewer, larger ones, rows that lie together in the source would come together in too few batches.
 _MIN_WINDOW_CHUNKS = 8
-# That wait again: building a chunk of a small file takes 3 ms, and 10,000 of them half a minute.
+# It limits the wait for the first window: building a chunk of a small file takes 3 ms, 10,000 of them half a minute.
 MAX_WINDOW_CHUNKS = 512
 # What a sample counts at least: one of ragged fields alone has no record.
 _MIN_SAMPLE_BYTES = 64
@@ -71,7 +71,7 @@ class CountedSet:
         """Rows of each chunk. Shape [K]."""
         return self.catalogue.num_samples
 
-    def is_substituted(self, chunk: int) -> bool:  # noqa: ARG002  of a loader's data sets some may be
+    def is_substituted(self, chunk: int) -> bool:  # noqa: ARG002  a loader's data sets override it
         """Return whether other rows stand in for those of a chunk, as far as that is known."""
         return False
 
@@ -199,7 +199,7 @@ class CountedSets:
 
 
 class Orders:
-    """Orders of one data set or of a mixture, of which so many chunks are mixed together; None for all.
+    """The order of one data set or of a mixture, in which `window` chunks are mixed together; None for all.
 
     Raises:
         ValueError: As `MixtureOrder` says.

@@ -1,7 +1,7 @@
 """Which share of every global batch this process takes: settled when it must be known, and never alone by accident.
 
-Said by the user, by libraries that this process has loaded, or by whoever started it. Nothing is imported to be asked:
-a library that nobody has imported has started no ranks.
+The user says it, or a library that this process has loaded, or the launcher. Nothing is imported to be asked: a library
+that nobody has imported has started no ranks.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Ranks:
         self._serves_workers = serves_workers
         self._settled: tuple[Shard, str] | None = None
         self._of_owner: tuple[Shard, str] | ValueError | None = None  # in a worker that was not forked
-        self._seen: tuple[bool, ...] | None = None  # of who brings ranks together
+        self._seen: tuple[bool, ...] | None = None  # what `_brought_together` returned last
 
     def settle(self) -> Shard:
         """Decide, the first time; later, make sure that nothing says otherwise by now.
@@ -208,7 +208,7 @@ class Ranks:
         return self._settled[0]
 
     def own(self) -> None:
-        """Decide for this process and its workers, which is no worker of the one that this was copied from."""
+        """Decide anew for this process and its workers: it is no worker of the process that this was copied from."""
         self._of_owner = None
 
     def prove(self) -> None:
@@ -278,7 +278,7 @@ class Ranks:
             )
 
     def _check_settled(self, shard: Shard, why: str) -> None:
-        """Raise where what was decided cannot be right any more. Who falls silent, as at the end, says nothing."""
+        """Raise where what was decided cannot be right any more. A library that has shut down contradicts nothing."""
         if _data_loader_worker():  # what its owner knew, or knew as it forked
             return
         if self.given is not None:

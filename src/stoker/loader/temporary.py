@@ -1,4 +1,4 @@
-"""Folders that are gone with whoever made them, whatever ends it: a cache in memory, and what experiments write."""
+"""Folders that go with the process that made them, however it ends: a cache in memory, and what experiments write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from stoker.host.forks import Home
 
 _OWNER = "owner"
-# How often a folder is removed that is not empty after all, and how long whoever still writes to it has between.
+# How often to remove a folder that is not empty after all, and the pause in between for whoever still writes to it.
 _TRIES, _REST_S = 100, 0.002
 
 
@@ -26,7 +26,7 @@ class OwnedFolder:
     Args:
         parent: Where it will be.
         prefix: What its name begins with.
-        family: What the names of all those begin with of which abandoned ones are removed.
+        family: Beginning of the names of folders that are removed if they are abandoned.
     """
 
     def __init__(self, parent: Path, *, prefix: str, family: str) -> None:
@@ -36,7 +36,7 @@ class OwnedFolder:
         self.path = self._named()
 
     def make(self) -> None:
-        """Make it, and remove those of processes that are no more."""
+        """Make it, and remove those of its family whose processes have ended."""
         self._parent.mkdir(parents=True, exist_ok=True)
         for folder in self._parent.glob(f"{self._family}*"):
             with contextlib.suppress(OSError):  # another user's, just removed, or in use

@@ -1,4 +1,4 @@
-"""Batches of what is no row any more: windows over rows, and rows that documents are packed into.
+"""Batches of units that are not rows of the source: windows over rows, and rows that documents are packed into.
 
 windows over rows      [B, length, ...] of each field
 packed rows            token ranges of many documents in rows of one length, and where each document stands
@@ -30,12 +30,12 @@ _PLACES = ("segment_ids", "positions")
 
 
 class _FixedCollator(Collator):
-    """Makes batches that are no rows any more: windows, packed rows."""
+    """Makes batches of units of one length: windows, packed rows."""
 
     def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
         if len(sizes) == 1:
             return [made]
-        # Memory of whose rows arrays are no views is held by all, as long as any is left of them.
+        # Where the arrays are no views of records that can be cut, each batch keeps the memory of all of them.
         length = made.shaping.length if made.shaping is not None else 0
         cut = made.assembled.cut([length * size for size in sizes]) if length else [made.assembled] * len(sizes)
         return [
@@ -171,7 +171,7 @@ def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
 
 
 def _sequences_of(arrays: Arrays) -> dict[str, Any]:
-    """Return what attention over packed rows as one sequence of B * length tokens is told of them.
+    """Return the arguments of variable-length attention over packed rows as one sequence of B * length tokens.
 
     Returns:
         `cu_seqlens`, int32: where each segment, and each row's padding, begins, and the end. `max_seqlen`, int: the

@@ -7,8 +7,9 @@
 
 Whoever opens a chunk the first time after the machine started reads all of it, and it stays in the page cache if it
 can. If it is gone later, something else needed the memory: reading it again that way would push out that or the next
-window, and cost the processor more than reading past the page cache does. Nothing is pushed out so, and what is in the
-page cache of a data set larger than memory stays there: a fixed set, which hits as often as its share of the data.
+window, and cost the processor more than reading past the page cache does. Reading past it pushes nothing out. So of a
+data set larger than memory, what is in the page cache stays there: a fixed set, which hits as often as its share of the
+data.
 """
 
 from __future__ import annotations
@@ -53,12 +54,13 @@ _MAX_HELD = 256
 # Where a window has many chunks, the thread that opens it waits so often for them, and opens as many as are there then.
 # Woken by each of them it would take turns with those that build: 35 kB each, 470 to 487 chunks/s, and 584 to 628 so.
 _MOST_WAITS = 16
-# Missing from the page cache, less than this part of a window is brought back: the system may have let go of a page or
-# two of everybody's. Up to the other part only where all of the data set fits.
+# A window is brought back if less than the first part of it is missing from the page cache: the system may have let go
+# of a page or two of everybody's. If less than the second part is missing, only where all of the data set fits.
 _FEW, _SOME = 1 / 16, 1 / 4
-# The flag of a file that is read past the page cache; 0 where the system, as all but Linux, has no such.
+# The flag of a file that is read past the page cache; 0 where the system has none, such as macOS.
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
-# Entered in one call: some 2 milliseconds where it lies in memory, which is how long whoever stops it may wait.
+# Bytes whose pages are entered in one call. If they lie in memory that takes some 2 milliseconds, which is how long
+# whoever stops it may wait.
 _ENTERED_BYTES = 64 << 20
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
 # default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
@@ -167,7 +169,7 @@ class WindowOpener:
 
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, if they are few or small enough; `window` of them are mapped together."""
-        # What stays mapped is looked at once, where chunks are to be looked at each time.
+        # With verify="always" a chunk is to be verified each time; one that stays mapped would be verified once.
         if self._store.verify == "always" or self.is_tight or len(self._catalogue) > MAX_CHUNKS:
             return
         max_bytes, num_samples = None, self._catalogue.num_samples
@@ -301,7 +303,7 @@ class WindowOpener:
             return [False] * len(held)
         missing = list(map(self._missing, held.values()))
         for one, num_bytes in zip(held.values(), missing, strict=True):
-            if num_bytes and _DIRECT:  # a map of it is as it would be
+            if num_bytes and _DIRECT:  # which changes nothing for a map of it
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(one.fd, fcntl.F_SETFL, _DIRECT)
         share = sum(missing) / max(1, sum(sizes))

@@ -20,7 +20,7 @@ from stoker.loader.orders import CountedSet, CountedSets
 from stoker.plan.known import spec_known
 from stoker.words import count_text
 
-# Chunks that were published with longer pauses between them were not all that could be had.
+# A longer pause between two chunks that were published says nothing of how fast chunks can be built.
 _PAUSE_S = 10.0
 # Of fewer chunks, how long they took says little.
 _LEAST_CHUNKS = 4

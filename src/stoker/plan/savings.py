@@ -1,4 +1,4 @@
-"""What keeping fields otherwise would save, from a look at some rows: shared by neighbours, or in narrower numbers."""
+"""What storing fields differently saves, from a look at some rows: shared by neighbours, or as narrower numbers."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def _forms(entry: Entry, values: Array) -> list[str]:
     if values.dtype.kind == "f":
         return ["float16", "bfloat16"] if values.dtype.itemsize > 2 else []
     if values.dtype.kind not in "iu" or entry.unit is not None:
-        return []  # instants go on where the sample ends
+        return []  # instants that come later are larger than those seen
     low, high = int(values.min()), int(values.max())
     kinds = ("uint8", "uint16", "uint32") if low >= 0 else ("int8", "int16", "int32")
     return [kind for kind in kinds if np.iinfo(kind).min <= _HEADROOM * low and _HEADROOM * high <= np.iinfo(kind).max]
