@@ -216,7 +216,7 @@ def _expected_counts(
     expected = np.zeros(np.shape(counts[0]))
     for part, size, one in zip(parts, sizes, counts, strict=True):
         if np.sum(one) != size:
-            raise ValueError(f"label_counts add up to {np.sum(one)}, the data set has {size} samples")
+            raise ValueError(f"labels add up to {np.sum(one)} samples, the data set has {size}")
         expected += np.asarray(one) * (part / max(size, 1))
     if np.count_nonzero(expected) < 2:
         raise ValueError("fewer than two labels occur: every batch is like every other")
