@@ -363,7 +363,7 @@ class TraceScanner:
 
     ROWS_FULL: int = 2
 
-    NUM_COLUMNS: int = 13
+    NUM_COLUMNS: int = 14
 
     MISSING: int = -9223372036854775808
 
