@@ -223,4 +223,4 @@ def _print_ranks(result: TraceResult, console: Console) -> None:
     console.print(table(*heads, "", rows=rows, numbers=heads))
     if result.num_matched:
         collectives = count_text(result.num_matched, "collective")
-        print_line(console, f"others wait: measured by {collectives} that the ranks have in common", "dim")
+        print_line(console, f"others wait: in {collectives} that ranks have in common", "dim")
