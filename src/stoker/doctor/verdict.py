@@ -374,8 +374,8 @@ class DoctorResult:
     @property
     def _drift(self) -> float:
         """The highest rate that the step was seen to eat over its rate on batches in RAM; 1 on a quiet machine."""
-        known = self._base is not None and self.demand_s is not None and self._base.rate_s > 0
-        return self.demand_s / self._base.rate_s if known and self._base and self.demand_s else 1.0
+        base_s = 0.0 if self._base is None else self._base.rate_s
+        return self.demand_s / base_s if self.demand_s and base_s > 0 else 1.0
 
     def _cause_sureness(self, key: str) -> float:
         """Return the chance that it is this stage rather than the next one: the further they lie apart, the surer."""

@@ -280,8 +280,8 @@ class Batches:
         self.shard = shard = config.ranks.settle()
         self.global_batch_size = size = config.global_size(shard)
         if size < shard.world_size:
-            text = "a global batch of %d samples leaves some of %d ranks without any in every step; give it one a rank"
-            _log.warning(text + " at least", size, shard.world_size)
+            text = "a global batch of %d samples leaves some of %d ranks without any in every step: make it larger"
+            _log.warning(text, size, shard.world_size)
         unit_bytes = _unit_bytes(config, opened, collator, num_units)
         self._batch_size = size / shard.world_size
         batch_bytes = None if unit_bytes is None else self._batch_size * unit_bytes
