@@ -11,7 +11,7 @@ import torch
 _MAX_WORKERS = 1023
 # Passes that are remembered: a worker may come to one when others are at the next already.
 _NUM_ROWS = 16
-_MAX_KEY = (1 << 62) - 1
+_KEY_BITS = 32
 
 
 class Pass(NamedTuple):
@@ -19,7 +19,7 @@ class Pass(NamedTuple):
 
     Attributes:
         number: Passes before it.
-        key: What all workers of the pass know, and hardly ever those of another one; -1 where nobody has begun it.
+        key: What all workers of the pass know, and hardly ever those of another one; 0 where nobody has begun it.
         base: The pass that begins at the position that follows. Those after it are the epochs after that.
         epoch: Of the position.
         num_consumed: Samples of that epoch that come before the position.
@@ -28,7 +28,7 @@ class Pass(NamedTuple):
     """
 
     number: int = 0
-    key: int = -1
+    key: int = 0
     base: int = 0
     epoch: int = 0
     num_consumed: int = 0
@@ -53,74 +53,86 @@ class Passes:
         passes      0: a   1: b   2: c
         worker 0         was in pass 2
         worker 1         was in pass 1, has the key c: joins pass 2
+
+    There is no lock, as none survives each way that a worker is started or killed. So a worker decides by what it read
+    at one time, and what says that a row is there, its number and key, is one number: written last, read first.
     """
 
     def __init__(self) -> None:
-        self._rows = _shared(_NUM_ROWS, len(Pass._fields))
+        self._marks = _shared(_NUM_ROWS)  # number and key of each row
+        self._positions = _shared(_NUM_ROWS, len(Pass._fields) - 2)
         self._joined = _shared(_MAX_WORKERS + 1)
 
     def copy(self) -> Passes:
         """Return the same numbers in memory of their own, for another owner."""
         other = Passes()
-        other._rows.copy_(self._rows)
-        other._joined.copy_(self._joined)
+        for name, numbers in vars(self).items():
+            vars(other)[name].copy_(numbers)
         return other
 
     def tell(self, epoch: int, num_consumed: int, *, is_restored: bool, order: int) -> None:
         """Let the next pass begin there."""
         number = self.next.number
-        self.write(Pass(number, -1, number, epoch, num_consumed, order, is_restored))
+        self.write(Pass(number, 0, number, epoch, num_consumed, order, is_restored))
 
     def write(self, row: Pass) -> None:
         """Note a pass."""
-        place = self._rows[row.number % _NUM_ROWS]
-        place[1] = -1  # begun is it last of all
-        place.copy_(torch.tensor(row))
+        number, key, *position = row
+        place = number % _NUM_ROWS
+        self._positions[place].copy_(torch.tensor(position))
+        self._marks[place] = number << _KEY_BITS | key
 
     @property
     def told(self) -> Pass | None:
         """The pass that the owner told, as long as nobody has begun it."""
-        told = [row for row in self._all() if row.key < 0]
-        return max(told) if told and max(told) > (self.latest or Pass(-1)) else None
+        last = max(self._rows(), default=None)
+        return last if last is not None and last.key == 0 else None
 
     @property
     def latest(self) -> Pass | None:
         """The last pass that somebody began."""
-        return max((row for row in self._all() if row.key >= 0), default=None)
+        return max((row for row in self._rows() if row.key), default=None)
 
     @property
     def next(self) -> Pass:
         """The pass that comes next."""
-        if (told := self.told) is not None:
-            return told
-        latest = self.latest
-        return Pass() if latest is None else latest._replace(number=latest.number + 1, key=-1, is_restored=0)
+        return _after(self._rows())
 
     def join(self, worker: int | None, key: int) -> Pass:
         """Return the pass that this worker is in now; the next one where no worker of the same key has begun it.
 
         Args:
             worker: Its number; None in the process that owns the DataLoader, whose passes are its own.
-            key: See `Pass`.
+            key: See `Pass`; any number.
 
         Raises:
             ValueError: There are too many workers.
         """
         if worker is not None and worker >= _MAX_WORKERS:
             raise ValueError(f"a TorchDataset serves {_MAX_WORKERS} workers at most")
-        key, place = key & _MAX_KEY, 0 if worker is None else worker + 1
-        before = int(self._joined[place])
-        same = [row for row in self._all() if worker is not None and row.key == key and row.number > before]
+        key, place = 1 + key % ((1 << _KEY_BITS) - 1), 0 if worker is None else worker + 1
+        before, rows = int(self._joined[place]), self._rows()
+        same = [row for row in rows if worker is not None and row.key == key and row.number > before]
         if same:
             found = max(same)
         else:
-            found = self.next._replace(key=key)
+            found = _after(rows)._replace(key=key)
             self.write(found)
         self._joined[place] = found.number
         return found
 
-    def _all(self) -> list[Pass]:
-        return [Pass(*row) for row in self._rows.tolist() if row[0] >= 0]
+    def _rows(self) -> list[Pass]:
+        marks = self._marks.tolist()  # before the positions: a row that is marked is whole
+        rows = zip(marks, self._positions.tolist(), strict=True)
+        return [Pass(mark >> _KEY_BITS, mark % (1 << _KEY_BITS), *position) for mark, position in rows if mark >= 0]
+
+
+def _after(rows: list[Pass]) -> Pass:
+    """Return the pass that comes after these: the one that was told, or one whose key is not set."""
+    last = max(rows, default=None)
+    if last is None or last.key == 0:
+        return last or Pass()
+    return last._replace(number=last.number + 1, key=0, is_restored=0)
 
 
 def _shared(*shape: int) -> torch.Tensor:
