@@ -45,13 +45,15 @@ class Finding:
     Attributes:
         name: The case.
         is_named: Whether the verdict names what was planted.
-        errors: |promised / measured - 1| of each fix.
+        errors: |promised / measured - 1| of each fix; of a promised range, how far it was missed.
+        num_ranges: Fixes whose promise is a range, since their repeats did not agree.
         remark: All of it as a line.
     """
 
     name: str
     is_named: bool
     errors: list[float]
+    num_ranges: int
     remark: str
 
 
@@ -98,8 +100,9 @@ def run(
         ratios=(found / num_cases,),
         promise=1.0,
         remarks=(
-            f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, of {len(errors)} fixes; "
-            f"planted stages named: {found} of {num_cases}",
+            f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}, of {len(errors)} fixes, "
+            f"{sum(finding.num_ranges for finding in findings)} of them promised as a range; planted stages named: "
+            f"{found} of {num_cases}",
             *remarks,
         ),
         data="the demo's ranking rows, and the planted cases' own",
@@ -123,13 +126,16 @@ def _find(case: Case, folder: Path) -> Finding:
     verified = [path for path in result.numbers.paths if path.came_s is not None]
     is_named = case.stages <= set(result.stages)
     mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.stages)}"
+    promised = [" to ".join(dict.fromkeys(f"{rate_s:,.0f}" for rate_s in path.promised)) for path in verified]
     tried = ", ".join(
-        f"{path.key} {path.rate_s:,.0f} promised, {path.came_s:,.0f} came ({path.error:+.0%})" for path in verified
+        f"{path.key} {said} promised, {path.came_s:,.0f} came ({path.error:+.0%})"
+        for path, said in zip(verified, promised, strict=True)
     )
     return Finding(
         name=case.name,
         is_named=is_named,
         errors=[abs(path.error) for path in verified],
+        num_ranges=sum(path.promised[0] < path.promised[1] for path in verified),
         remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({result.sure}); {tried or 'nothing to mend'}",
     )
 

@@ -1,7 +1,7 @@
 """The path that teams try first: decoded tables kept as Arrow on SSD, made arrays again at every dequeue.
 
-    files ─► map ─► a window of tables ─► permute ─► take a batch's rows, all in Arrow ─► queue ─► arrays ─► the step
-                    └─────── num_threads ───────────────────────────────────────┘        └ in the loop's thread
+    files ─► map ─► a window of tables ─► permute ─► take each batch's rows, all in Arrow ─► arrays ─► the step
+                    └─────── num_threads, a window or two ahead ─────────────────────────┘   └ in the loop's thread
 
 Nothing of it is a part of Stoker's loader: it is here to be measured.
 """
@@ -9,11 +9,11 @@ Nothing of it is a part of Stoker's loader: it is here to be measured.
 from __future__ import annotations
 
 import itertools
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,6 @@ import pyarrow as pa
 from stoker.columns import to_arrays
 from stoker.dataset.dataset import Dataset
 from stoker.fields.spec import Arrays
-
-_QUEUE = 16
-# How long the loop waits for a thread to end before it looks again.
-_LOOKS_S = 0.05
 
 
 def write_tables(tables: Sequence[pa.Table], folder: Path) -> list[Path]:
@@ -65,62 +61,48 @@ def arrow_batches(
         convert: Turns a batch's rows into arrays, in the caller's thread.
         batch_size: Rows of a batch.
         window: Files whose rows are mixed.
-        num_threads: Threads that draw.
+        num_threads: Threads that draw, a window each.
 
     Yields:
         The batches; and what was spent on them so far: seconds that threads have drawn, together ("draw"), and that
         the loop's thread has converted ("dequeue"), and how many rows that were ("rows").
     """
-    numbers, is_over = itertools.count(), threading.Event()
-    ready: queue.Queue[pa.Table | BaseException] = queue.Queue(_QUEUE)
     spent = {"draw": 0.0, "dequeue": 0.0, "rows": 0.0}
 
-    def work() -> None:
-        try:
-            while not is_over.is_set():
-                start_s = time.perf_counter()
-                for table in _draw(paths, next(numbers), window=window, batch_size=batch_size):
-                    spent["draw"] += time.perf_counter() - start_s
-                    ready.put(table)
-                    if is_over.is_set():
-                        return
-                    start_s = time.perf_counter()
-        except BaseException as error:  # it belongs to the loop
-            ready.put(error)
+    def draw(number: int) -> tuple[list[pa.Table], float]:
+        start_s = time.perf_counter()
+        chosen = (paths[(number * window + i) % len(paths)] for i in range(window))
+        return _draw(chosen, number, batch_size=batch_size), time.perf_counter() - start_s
 
     def batches() -> Iterator[Arrays]:
-        while True:
-            table = ready.get()
-            if isinstance(table, BaseException):
-                raise table
-            start_s = time.perf_counter()
-            batch = convert(table)
-            spent["dequeue"] += time.perf_counter() - start_s
-            spent["rows"] += len(table)
-            yield batch
-            del batch
+        ahead = deque(pool.submit(draw, number) for number in range(num_threads + 1))
+        for number in itertools.count(len(ahead)):
+            tables, took_s = ahead.popleft().result()
+            ahead.append(pool.submit(draw, number))
+            spent["draw"] += took_s
+            for table in tables:
+                start_s = time.perf_counter()
+                batch = convert(table)
+                spent["dequeue"] += time.perf_counter() - start_s
+                spent["rows"] += len(table)
+                yield batch
+                del batch
 
-    threads = [threading.Thread(target=work, name=f"stoker-doctor-arrow-{i}", daemon=True) for i in range(num_threads)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield batches(), spent
-    finally:
-        is_over.set()
-        while any(thread.is_alive() for thread in threads):
-            with suppress(queue.Empty):  # room for what one of them is about to put there
-                ready.get(timeout=_LOOKS_S)
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-doctor-arrow") as pool:
+        try:
+            yield batches(), spent
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _draw(paths: Sequence[Path], number: int, *, window: int, batch_size: int) -> Iterator[pa.Table]:
-    """Yield the rows of one window of files in random order, a batch at a time; a rest is left out."""
+def _draw(paths: Iterator[Path], seed: int, *, batch_size: int) -> list[pa.Table]:
+    """Return the rows of some files in random order, a batch at a time; a rest is left out."""
     tables = []
-    for i in range(window):
-        with pa.memory_map(str(paths[(number * window + i) % len(paths)])) as source:
+    for path in paths:
+        with pa.memory_map(str(path)) as source:
             tables.append(pa.ipc.open_file(source).read_all())
     # Arrow draws from one chunk far faster than from several.
     table = pa.concat_tables(tables).combine_chunks()
-    order = np.random.default_rng(number).permutation(len(table))
+    order = np.random.default_rng(seed).permutation(len(table))
     size = min(batch_size, len(order))
-    for start in range(0, len(order) - size + 1, size):
-        yield table.take(pa.array(order[start : start + size]))
+    return [table.take(pa.array(order[start : start + size])) for start in range(0, len(order) - size + 1, size)]

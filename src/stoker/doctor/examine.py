@@ -13,78 +13,60 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from stoker.cache.store import Store
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
-from stoker.doctor.arrow import write_tables
 from stoker.doctor.gpu import NO_GPU, watching_gpus
 from stoker.doctor.machine import is_memory
-from stoker.doctor.paths import (
-    Candidates,
-    SampledDataset,
-    Way,
-    make_loader,
-    num_samples_of_units,
-    row_facts,
-    spread_units,
-)
+from stoker.doctor.paths import Candidates, Way
 from stoker.doctor.results import (
     ARROW,
     BUILD_STAGES,
     RAM,
+    SETTLED,
     SHARED,
     SOURCE,
     SUPPLY,
     TENSORS,
-    DataFacts,
     Measurements,
     PathResult,
     PathRun,
     StageResult,
 )
-from stoker.doctor.settings import DoctorSettings
-from stoker.doctor.step import FunctionStep, num_samples_of
+from stoker.doctor.sample import Sample
+from stoker.doctor.settings import LEAST_S, Budget, DoctorSettings
 from stoker.doctor.tap import Tap, probe_link
 from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import time_text
 from stoker.errors import StokerError
-from stoker.host.machine import cores, free_memory_bytes, machine, versions
+from stoker.host.machine import cores, machine, versions
 from stoker.loader.temporary import OwnedFolder
-from stoker.plan.savings import SharingFound, find_sharing
-from stoker.words import some_of
 
 # The beginning of the names of folders that experiments write to.
 _SCRATCH = "stoker-doctor-"
-# Shares of the budget: for the sample, the link, exploring today's path, each stage alone, each run of a path, and
-# verifying where asked.
-_SAMPLE, _LINK, _EXPLORE, _ALONE, _RUN, _VERIFY = 0.12, 0.07, 0.05, 0.015, 0.018, 0.2
+# Shares of the budget: for the link, exploring today's path, each stage alone, each run of a path, and verifying where
+# asked.
+_LINK, _EXPLORE, _ALONE, _RUN, _VERIFY = 0.07, 0.05, 0.015, 0.018, 0.2
 _CHECKS = 3  # of what is verified
 # Settings that a result repeats.
 _OWN = ("batch_size", "num_threads", "gpu_hour", "num_gpus", "command", "budget_s")
-_NUM_UNITS, _NUM_COLD_UNITS = 16, 200
-# Memory for the bytes of units and their tables, of what is free.
-_KEEP_SHARE, _MAX_KEEP_BYTES = 0.1, 1 << 30
 # A data set stays in the page cache when it takes no more of the free memory than this.
 _STAYS = 0.6
-_NUM_FROZEN = 8
 # A path's first run may go beyond the budget by this share of it, or by two seconds if that is more, if the verdict
 # needs it or it is cheap. Until there are enough rounds, cheap ones may go beyond it by half as much.
 _GRACE = 0.15
-# Runs are no shorter, for they would say nothing, and no longer, for several short ones say more than a long one: the
-# median of three is right where one of them was disturbed.
-_LEAST_S, _MOST_S = 0.15, 4.0
+# Runs are no longer, for several short ones say more than a long one: the median of three is right where one of them
+# was disturbed.
+_MOST_S = 4.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
-# Repeats that lie as near to each other are enough.
-_SETTLED = 0.025
 # A step that keeps more of a core busy shares it with the loader.
 _SHARES = 0.4
 # Many threads that together give less than so many times what one gives hold each other up, unless other processes take
@@ -129,18 +111,15 @@ def examine(dataset: Dataset, settings: DoctorSettings) -> DoctorResult:
         try:
             return examination.run()
         except KeyboardInterrupt as error:
-            raise ExaminationInterrupted(examination.doing, examination.partial()) from error
+            raise ExaminationInterrupted(examination.budget.doing, examination.partial()) from error
 
 
 class _Examination:
     """One examination, step by step."""
 
     def __init__(self, dataset: Dataset, settings: DoctorSettings, stack: ExitStack) -> None:
-        self._settings = settings
-        self._stack = stack
-        self._start_s = time.perf_counter()
-        self._opened_s = 0.0
-        self.doing = "opening the data set"
+        self._settings, self._stack = settings, stack
+        self.budget, self._begun_s = Budget(settings), time.perf_counter()
         self._dataset = copy.copy(dataset.located())
         self._tap: Tap | None = None
         if not self._dataset.is_local:
@@ -153,40 +132,38 @@ class _Examination:
         self._ceilings: dict[str, float] = {}
         self._gpu: dict[str, Any] = {"gpu_note": NO_GPU}
         self._today = SOURCE
+        self._free_bytes = settings.free_memory_bytes()  # once, or paths could be judged by different answers
         self._paths_end = 0.95 - (_VERIFY if settings.verify else 0.0)
-        self._seconds = max(_LEAST_S, min(_MOST_S, _RUN * settings.budget_s))  # of a run
+        self._seconds = max(LEAST_S, min(_MOST_S, _RUN * settings.budget_s))  # of a run
 
     def run(self) -> DoctorResult:
-        settings = self._settings
-        self._say(self.doing)
+        settings, budget = self._settings, self.budget
+        budget.say("opening the data set")
         catalogue = self._dataset.open(settings.cache, num_threads=settings.num_threads)
         if not int(catalogue.num_samples.sum()):
             raise ValueError(f"{self._dataset!r} has no samples: there is nothing to examine")
-        self._opened_s = time.perf_counter() - self._start_s
-        self._start_s += self._opened_s  # the budget is for experiments
+        budget.begun_s = time.perf_counter()  # it is for experiments
         self._today = self._find_today(catalogue)
         scratch = self._make_scratch()
-        ways = self._sample(catalogue, scratch)
-        self._data = ways.data
+        sample = Sample(catalogue, settings, budget, scratch=scratch, tap=self._tap)
+        self._data, ways = sample.data, Candidates(sample, self._today)
         self._find_ceilings(scratch)
-        if self._today == SOURCE and ways.cold_s(settings.num_threads) < self._slice_s(2 * _EXPLORE):
-            self._say("today's path, until more threads bring no more")
+        if self._today == SOURCE and ways.cold_s(settings.num_threads) < budget.slice_s(2 * _EXPLORE):
+            budget.say("today's path, until more threads bring no more")
             # A loader of what lies here begins with all the threads that it will have.
-            ways.explore(self._slice_s(_EXPLORE) if self._tap is not None else self._seconds)
-        if self._today == SOURCE and _ALONE_CHUNKS * ways.local_s < self._left_s(self._paths_end) / 3:
+            ways.explore(budget.slice_s(_EXPLORE) if self._tap is not None else self._seconds)
+        if self._today == SOURCE and _ALONE_CHUNKS * sample.local_s < budget.left_s(self._paths_end) / 3:
             self._probe_stages(ways)
         self._run_paths(ways)
         self._verify()
-        self._say("done")
+        budget.say("done")
         return DoctorResult(self._numbers())
 
     def partial(self) -> DoctorResult | None:
         """Return what is known so far; None where no path has run."""
         if not any(way.runs for way in self._tried.values()):
             return None
-        return DoctorResult(replace(self._numbers(), interrupted=self.doing))
-
-    # ------------------------------------------------------------------ the sample
+        return DoctorResult(replace(self._numbers(), interrupted=self.budget.doing))
 
     def _make_scratch(self) -> Path:
         settings = self._settings
@@ -212,125 +189,27 @@ class _Examination:
             self._notes.append(f"The cache holds about {share:.0%} of the chunks: `stoker warm` fills it.")
         return TENSORS if share >= 0.99 else SOURCE
 
-    def _sample(self, catalogue: Catalogue, scratch: Path) -> Candidates:
-        """Build some chunks, try the step on a batch of them, and write their rows as Arrow files."""
-        warm = scratch / "warm"
-        batches, units, chunk_s, local_s = self._fill(catalogue, warm)
-        self._say("the sample's rows as Arrow files")
-        tables = list(self._tables(catalogue, units))
-        cold = spread_units(catalogue, _NUM_COLD_UNITS)
-        sizes = num_samples_of_units(catalogue, cold).astype(float)
-        sharing = self._find_sharing(catalogue, units[0]) if local_s <= self._slice_s(_ALONE) else None
-        num_bytes = sum(path.stat().st_size for path in warm.rglob("*") if path.is_file())
-        data = DataFacts(
-            text=some_of(self._dataset.sources, 1),
-            num_samples=int(catalogue.num_samples.sum()),
-            num_files=len(catalogue.files),
-            num_chunks=len(catalogue),
-            is_remote=self._tap is not None,
-            num_probed=sum(map(len, units)),
-            tensor_bytes=num_bytes / max(1, int(num_samples_of_units(catalogue, units).sum())),
-            repeated_share=1 - sharing.kept_bytes / max(1.0, sharing.row_bytes) if sharing else 0.0,
-            evenness=float(sizes.sum() ** 2 / (len(sizes) * (sizes**2).sum())),
-            **row_facts(catalogue, tables[0], units[0]),
-        )
-        return Candidates(
-            settings=self._settings,
-            tap=self._tap,
-            today=self._today,
-            scratch=scratch,
-            catalogue=catalogue,
-            data=data,
-            units=cold,
-            warm=warm,
-            warm_units=units,
-            arrow=write_tables([table for table in tables if len(table)], scratch / "arrow"),
-            batches=batches,
-            chunk_s=chunk_s,
-            local_s=local_s,
-            sharing=sharing.keys if sharing else (),
-        )
-
-    def _find_sharing(self, catalogue: Catalogue, unit: range) -> SharingFound | None:
-        """Return which features a unit's rows share; None where they are shared already, or that cannot be told."""
-        if catalogue.dataset.deduplicate:
-            return None
-        # Where that fails (a transform may raise anything), deduplication is not advised.
-        with suppress(Exception), nullcontext() if self._tap is None else self._tap.replaying():
-            return find_sharing(SampledDataset(catalogue, [unit]).open())
-        return None
-
-    def _fill(self, catalogue: Catalogue, folder: Path) -> tuple[list[Any], list[range], float, float]:
-        """Build a sample of chunks.
-
-        Returns:
-            Some of their batches; their units; the seconds of the first chunk, and those that were spent on its rows.
-        """
-        units = spread_units(catalogue, _NUM_UNITS)
-        until_s = time.perf_counter() + self._slice_s(_SAMPLE)
-        most_bytes = min(_MAX_KEEP_BYTES, _KEEP_SHARE * free_memory_bytes())
-        done, chunk_s, local_s = 0, 0.0, 0.0
-        with nullcontext() if self._tap is None else self._tap.keeping():
-            while done < len(units):
-                # One first, for the step; then twice as many at a time, as long as there is time for as many.
-                self._say("a sample of chunks" if done else "one chunk")
-                start_s, is_first, done = time.perf_counter(), not done, min(len(units), max(1, 2 * done))
-                sampled = SampledDataset(catalogue, units[:done], is_new=False)
-                with make_loader(sampled, self._settings, cache=folder, window=done) as loader:
-                    batches = [batch for _, batch in zip(range(_NUM_FROZEN), loader, strict=False)]
-                    stages = loader.stats().stages
-                took_s = time.perf_counter() - start_s
-                if is_first:
-                    chunk_s = took_s / len(units[0])
-                    worked_s = sum(stages[key].busy_s for key in BUILD_STAGES[1:] if key in stages)
-                    local_s = worked_s / len(units[0])
-                    self._try_step(batches[0])
-                kept = 0 if self._tap is None else self._tap.kept_bytes
-                if time.perf_counter() + 2 * took_s > until_s or 3 * kept > most_bytes:
-                    break
-        largest = max(num_samples_of(batch) for batch in batches)
-        return [batch for batch in batches if num_samples_of(batch) == largest], units[:done], chunk_s, local_s
-
-    def _try_step(self, batch: Any) -> None:
-        step = self._settings.step
-        if isinstance(step, FunctionStep):
-            self._say("trying the step")
-            for _ in range(2):
-                step.begin(batch)
-            step.finish()
-
-    def _tables(self, catalogue: Catalogue, units: list[range]) -> Iterator[pa.Table]:
-        """Yield the units' rows, decoded from memory, up to so many bytes."""
-        most_bytes, num_bytes = _KEEP_SHARE * free_memory_bytes(), 0
-        with nullcontext() if self._tap is None else self._tap.replaying():
-            for unit in units:
-                for _, table in catalogue.read(unit[0]):
-                    num_bytes += table.nbytes
-                    yield table
-                    if num_bytes > most_bytes:
-                        return
-
     # ------------------------------------------------------------------ what explains the paths
 
     def _find_ceilings(self, scratch: Path) -> None:
         """Measure what this machine can do, and its link: reads alone, in more and more threads."""
         settings, found = self._settings, self._ceilings
-        self._say("what this machine can do")
+        self.budget.say("what this machine can do")
         disk = settings.disk(scratch, max(0.05, 0.02 * settings.budget_s))
         if is_memory(scratch):
             self._notes.append("The experiments wrote to memory, not to a disk: name a folder on disk with --scratch.")
         if self._tap is not None and self._tap.reads:
-            self._say("the source's reads alone, in more and more threads")
-            until_s = time.perf_counter() + self._slice_s(_LINK)
-            found |= probe_link(self._tap.inner, self._tap.reads, until_s=until_s)
+            self.budget.say("the source's reads alone, in more and more threads")
+            until_s = time.perf_counter() + self.budget.slice_s(_LINK)
+            found |= probe_link(self._tap.inner, [*self._tap.reads], until_s=until_s)
         found |= disk
 
     def _probe_stages(self, ways: Candidates) -> None:
         """Measure what stages of building take, the bytes in memory: by one thread, and by as many as there are."""
         num_threads, found = self._settings.num_threads, self._stages
-        self._say("decoding, transforming, converting: each alone")
-        alone = ways.from_memory(self._slice_s(_ALONE), num_threads=1)
-        most = ways.from_memory(self._slice_s(_ALONE), num_threads=num_threads)
+        self.budget.say("decoding, transforming, converting: each alone")
+        alone = ways.from_memory(self.budget.slice_s(_ALONE), num_threads=1)
+        most = ways.from_memory(self.budget.slice_s(_ALONE), num_threads=num_threads)
         # As many threads as cores keep only one core busy, and no other process wants the rest: they wait for a lock.
         is_locked = num_threads > 1 and most.others < _QUIET and 0.7 < most.cores_used < 1.3
         half_s = 0.5 * sum(alone.stages.get(key, 0.0) for key in BUILD_STAGES)
@@ -365,7 +244,7 @@ class _Examination:
         if ram is not None and ram.runs and self._shares_cores(ram.runs[0]):
             self._try(ways.shared())
         if DoctorResult(self._numbers()).kind != "fed":
-            self._say("preparing what may help")
+            self.budget.say("preparing what may help")
             for way in ways.more():
                 self._try(way)
         for num_rounds in range(1, _MOST_ROUNDS):
@@ -380,12 +259,12 @@ class _Examination:
         def order(way: Way) -> tuple[bool, bool, float]:
             return way.key not in fixes, way.key not in judged, way.takes_s(seconds)
 
-        left_s = self._left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
+        left_s = self.budget.left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
         if num_rounds < _LEAST_ROUNDS:  # nobody should rely on what came once
             left_s = max(left_s, _GRACE / 2 * self._settings.budget_s)
         chosen = set[str]()
         for way in sorted(self._tried.values(), key=order):
-            is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > _SETTLED)
+            is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > SETTLED)
             if is_open and way.takes_s(seconds) <= left_s:
                 left_s -= way.takes_s(seconds)
                 chosen.add(way.key)
@@ -397,7 +276,7 @@ class _Examination:
         step, seconds, is_first = self._settings.step, self._seconds, not way.runs
         is_needed = is_first and way.key in (self._today, RAM, SHARED, TENSORS)  # without which there is nothing to say
         if is_first:
-            takes_s, left_s = way.takes_s(seconds, self._tried.get(self._today)), self._left_s(1.0)
+            takes_s, left_s = way.takes_s(seconds, self._tried.get(self._today)), self.budget.left_s()
             if is_needed or takes_s <= 2 * seconds:
                 left_s = max(left_s, 2.0, _GRACE * self._settings.budget_s)
             else:  # what is cheap is run again rather than something dear once
@@ -406,7 +285,7 @@ class _Examination:
             if takes_s > left_s:
                 self._unmeasured.append(f"{way.name} (a run takes about {time_text(takes_s)})")
                 return
-        self._say(way.name)
+        self.budget.say(way.name)
         start_s = time.perf_counter()
         try:
             with watching_gpus() if way.key == RAM and is_first else nullcontext(self._gpu) as self._gpu:
@@ -432,11 +311,11 @@ class _Examination:
         """Run the best fixes once more, some times in turn, as far as there is time."""
         budget_s = self._settings.budget_s
         ways = [self._tried[fix.key] for fix in DoctorResult(self._numbers()).fixes[: self._settings.verify]]
-        seconds = max(_LEAST_S, min(2 * _MOST_S, _VERIFY * budget_s / max(1, _CHECKS * len(ways))))
+        seconds = max(LEAST_S, min(2 * _MOST_S, _VERIFY * budget_s / max(1, _CHECKS * len(ways))))
         for way in (way for i in range(_CHECKS) for way in ways[:: (-1) ** i]):
-            if way.takes_s(seconds) > max(self._left_s(1.0), 0.0 if way.came else _GRACE * budget_s):
+            if way.takes_s(seconds) > max(self.budget.left_s(), 0.0 if way.came else _GRACE * budget_s):
                 continue
-            self._say(f"verifying: {way.name}")
+            self.budget.say(f"verifying: {way.name}")
             run = way.run(seconds)
             if run.samples_s > 0:
                 way.came.append(run.samples_s)
@@ -460,7 +339,7 @@ class _Examination:
             cores=cores(),
             machine=machine(),
             versions=versions(),
-            wall_s=time.perf_counter() - self._start_s + self._opened_s,
+            wall_s=time.perf_counter() - self._begun_s,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(dict.fromkeys(notes)),
             **self._gpu,
@@ -476,7 +355,7 @@ class _Examination:
 
     def _path(self, way: Way) -> PathResult:
         runs, data, last, disk_s = way.runs, self._data, way.runs[-1], None
-        if way.sample_bytes and way.sample_bytes * data.num_samples >= _STAYS * self._settings.free_memory_bytes():
+        if way.sample_bytes and way.sample_bytes * data.num_samples >= _STAYS * self._free_bytes:
             disk_s = self._ceilings["disk_read"] / way.sample_bytes
         kept_bytes = {TENSORS: data.tensor_bytes, ARROW: data.arrow_bytes}.get(way.key, 0.0)
         return PathResult(
@@ -489,7 +368,7 @@ class _Examination:
             batch_size=way.batch_size,
             has_step=way.has_step and self._settings.step is not None,
             stages=last.stages,
-            build_share=last.build_share,
+            build_share=statistics.fmean(run.build_share for run in runs),
             num_builders=last.num_builders,
             stall=statistics.fmean(run.stall for run in runs),
             cores_used=statistics.fmean(run.cores_used for run in runs),
@@ -498,17 +377,3 @@ class _Examination:
             disk_bytes=kept_bytes * data.num_samples,
             came_s=statistics.median(way.came) if way.came else None,
         )
-
-    # ------------------------------------------------------------------ the budget
-
-    def _say(self, what: str) -> None:
-        self.doing = what
-        gone = (time.perf_counter() - self._start_s) / self._settings.budget_s
-        self._settings.on_progress(what, min(1.0, max(0.0, gone)))
-
-    def _left_s(self, share: float) -> float:
-        return self._start_s + share * self._settings.budget_s - time.perf_counter()
-
-    def _slice_s(self, share: float) -> float:
-        """Return the seconds of a share of the budget: less where time runs out."""
-        return max(_LEAST_S, min(share * self._settings.budget_s, 0.5 * self._left_s(1.0)))

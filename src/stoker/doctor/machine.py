@@ -6,7 +6,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,20 +65,6 @@ def disk(folder: Path, limit_s: float) -> dict[str, float]:
             read += len(os.pread(file.fileno(), 4 * _MIB, read))
         read_bytes_s = read / (time.perf_counter() - start)
     return {"disk_read": read_bytes_s, "disk_write": write_bytes_s}
-
-
-def in_threads(num_threads: int, work: Callable[[int], object]) -> float:
-    """Run `work(0)`, `work(1)`, … each in a thread of its own, and return the seconds until all are done.
-
-    Raises:
-        BaseException: What one of them raised, once all have ended.
-    """
-    start = time.perf_counter()
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-doctor") as pool:
-        found = [pool.submit(work, i) for i in range(num_threads)]
-    for one in found:
-        one.result()
-    return time.perf_counter() - start
 
 
 def _cpu_s() -> float:

@@ -53,6 +53,8 @@ BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 
 # Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
 _LEAST_DOUBT, _ALONE = 0.01, 0.15
+SETTLED = 0.025
+"""A rate that is in more doubt than this is no figure to promise: it is promised to lie within twice its doubt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class PathRun:
         cores_used: Processors that this process kept busy.
         others: Share of all processors that others took.
         stages: Seconds that threads spent in each stage, a sample.
-        build_share: Share of the time in which threads that build did.
+        build_share: Share of the threads that build that did while the loop waited.
         num_builders: Threads that built.
     """
 
@@ -134,9 +136,16 @@ class PathResult(PathRun):
         return self.samples_s if self.disk_s is None else min(self.samples_s, self.disk_s)
 
     @property
+    def promised(self) -> tuple[float, float]:
+        """From and to how many samples/s are to be expected of it: one figure where its repeats agree."""
+        reach = min(0.9, 2 * self.doubt) if self.doubt > SETTLED and not self.is_disk_bound else 0.0
+        return self.rate_s * (1 - reach), self.rate_s * (1 + reach)
+
+    @property
     def error(self) -> float:
         """What was promised over what came when it was run once more, minus one; 0 where it was not."""
-        return self.rate_s / self.came_s - 1 if self.came_s else 0.0
+        least_s, most_s = self.promised
+        return min(max(self.came_s, least_s), most_s) / self.came_s - 1 if self.came_s else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

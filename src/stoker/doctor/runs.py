@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,6 +34,9 @@ _TURNS, _LONGER = 3, 3
 # are dropped: the rest would be too few.
 _STEADY, _FORGETS = 1.08, 32
 
+Times = Sequence[tuple[float, float]]
+"""From when to when, by `time.perf_counter`."""
+
 
 def take(
     batches: Iterator[Any],
@@ -42,7 +46,7 @@ def take(
     num_samples: float = 0.0,
     longer: float = _LONGER,
     beside: Callable[[], object] | None = None,
-) -> tuple[PathRun, int, tuple[float, float]]:
+) -> tuple[PathRun, int, Times]:
     """Train on batches for a while.
 
     Args:
@@ -54,19 +58,19 @@ def take(
         beside: Called at each step, so that a loader can work beside it.
 
     Returns:
-        What came, without rates where that was too little; its samples; and when, by `time.perf_counter`.
+        What came, without rates where that was too little; its samples; and when it waited for each batch that counts.
 
     Blocks: until the batch that is asked for when the time is over has come.
     """
-    waits, begun, sizes, num_taken = list[float](), list[float](), list[int](), 0
-    who_used, begun_s, got_s, looks_s = cores_from_now(), time.perf_counter(), 0.0, seconds
+    waits, begun, sizes, num_taken = list[tuple[float, float]](), list[float](), list[int](), 0
+    who_used, began_s, looks_s = cores_from_now(), math.inf, seconds
     while True:
         asked_s = time.perf_counter()
         if (batch := next(batches, None)) is None:
             break
-        waits.append(time.perf_counter() - asked_s)
+        waits.append((asked_s, time.perf_counter()))
         if not num_taken:
-            got_s = time.perf_counter()
+            began_s = waits[0][1]
             who_used = cores_from_now()  # by now all threads are there
         sizes.append(num_samples_of(batch))
         num_taken += sizes[-1]
@@ -76,27 +80,52 @@ def take(
             beside()
         del batch
         begun.append(time.perf_counter())
-        took_s = begun[-1] - got_s
+        took_s = begun[-1] - began_s
         if took_s <= looks_s or len(begun) < _LEAST_BATCHES:
             continue
-        slower, _, faster = rates_of(waits, begun, sizes)[0]
-        is_steady = faster <= _STEADY * slower
-        if took_s > longer * seconds or (num_taken >= num_samples and is_steady):
-            break
         looks_s = took_s + seconds / 2
-        if not is_steady and took_s < (longer - 1) * seconds and len(begun) >= _FORGETS:
-            # The time to fill queues, start processes and touch memory is not part of the rate.
+        parts = rates_of(_lengths(waits), begun, sizes)[0]
+        after = what_next(
+            took_s / seconds, longer=longer, has_all=num_taken >= num_samples, parts=parts, num_batches=len(begun)
+        )
+        if after == "end":
+            break
+        if after == "forget":
             for each in (waits, begun, sizes):
                 del each[:]
     cores_used, others = who_used()
-    ended_s = time.perf_counter()
     if step is not None:
         step.finish()
-    rates, stall = rates_of(waits, begun, sizes)
-    return PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others), num_taken, (begun_s, ended_s)
+    rates, stall = rates_of(_lengths(waits), begun, sizes)
+    return PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others), num_taken, waits
 
 
-def rates_of(waits: list[float], begun: list[float], sizes: list[int]) -> tuple[tuple[float, ...], float]:
+def what_next(
+    times: float, *, longer: float, has_all: bool, parts: Sequence[float], num_batches: int
+) -> Literal["end", "forget", "go on"]:
+    """Return what a run does after a while: whether it ends, and whether what came so far counts.
+
+        times    0 ──── 1 ──────────────────── longer - 1 ─────────── longer
+                        ends where it is steady and has all that it needs   ends
+                        forgets while it is not steady │ a rest would be too short
+
+    The time to fill queues, start processes and touch memory is not part of a rate: what came while it was not steady
+    is forgotten.
+
+    Args:
+        times: How long it took, in multiples of its seconds.
+        longer: How long it takes at most, in such multiples.
+        has_all: Whether as many samples came as it needs.
+        parts: Rates of its slower part, of all of it, and of its faster part.
+        num_batches: What they were told from.
+    """
+    is_steady = parts[-1] <= _STEADY * parts[0]
+    if times > longer or (has_all and is_steady):
+        return "end"
+    return "forget" if not is_steady and times < longer - 1 and num_batches >= _FORGETS else "go on"
+
+
+def rates_of(waits: Sequence[float], begun: list[float], sizes: list[int]) -> tuple[tuple[float, ...], float]:
     """Return a loop's samples/s, and the share of its time in which it waited.
 
         waits    ███▁▁▁▁▁██▁▁▁▁▁███▁▁▁▁▁██▁▁▁▁▁      batches come window by window, several at a time
@@ -142,73 +171,92 @@ def run_loader(
     """Return what a loader gives; what comes first, while it maps, checks, touches or starts processes, does not count.
 
     Args:
-        loader: With all of its chunks there; or of one long epoch, of which it builds every chunk.
+        loader: With all of its chunks there; or of one long epoch, of which it builds every chunk. Closed at the end.
         step: What trains.
         seconds: How long, from the first batch that counts.
         trace: The trace that a loader which builds chunks writes to.
         mean_chunk: Samples of a chunk that it builds.
         turn_samples: Samples that come together: the run is some times as long.
     """
-    with closing(for_ever(loader) if trace is None else _once(loader)) as batches:
+    with loader, closing(_epochs(loader, is_endless=trace is None)) as batches:
         settled = take(batches, step=step, seconds=SETTLES * seconds, longer=1)
         before = loader.stats()
-        run, num_taken, (begun_s, ended_s) = take(
-            batches, step=step, seconds=seconds, num_samples=_TURNS * turn_samples
-        )
+        taken = take(batches, step=step, seconds=seconds, num_samples=_TURNS * turn_samples)
         stats = loader.stats()
-    if not run.rates:  # the epoch ended
-        run, num_taken, (begun_s, ended_s) = settled
+    if not taken[0].rates:  # the epoch ended
+        taken = settled
     elif trace is None or stats.num_built > before.num_built:
         stats = stats.since(before)
+    run, num_taken, waits = taken
     num_built = stats.num_built * mean_chunk
     num_of = dict.fromkeys(BUILD_STAGES, num_built)
     spent = {
         key: one.busy_s / max(1, num_of.get(key, num_taken)) for key, one in stats.stages.items() if one.busy_s > 0
     }
-    run, building = replace(run, stages=spent), stats.stages.get("build", StageTotal())
-    if trace is None or not run.rates or building.busy_s <= 0:
+    run, busy_s = replace(run, stages=spent), stats.stages.get("build", StageTotal()).busy_s
+    if trace is None or not run.rates or busy_s <= 0:
         return run
-    tracks = [spans for name, spans in trace.spans().items() if name.startswith("stoker-build-")]
-    late = (begun_s + ended_s) / 2
-    num_builders = max(1, sum(any(span.stop_ns / 1e9 > late for span in track) for track in tracks))
-    wall_s = max(1e-9, ended_s - begun_s) * max(1, len(tracks))
-    run = replace(run, build_share=min(1.0, building.busy_s / wall_s), num_builders=num_builders)
+    builds = [
+        [(span.start_ns / 1e9, span.stop_ns / 1e9) for span in spans if span.stage == "build"]
+        for thread, spans in trace.spans().items()
+        if thread.startswith("stoker-build-")
+    ]
+    num_builders, at_work, in_waits = builders_at_work(builds, waits)
+    run = replace(run, num_builders=num_builders, build_share=in_waits / num_builders)
     # A loop that has seen hardly more than what lay ready does not tell what can come: no more than what builders give
-    # that build all the time.
-    most_s = num_builders * num_built / building.busy_s
-    if run.stall >= _HARDLY or run.samples_s <= most_s:
+    # while any of them builds.
+    most_s = at_work * num_built / busy_s
+    if run.stall >= _HARDLY or not 0 < most_s < run.samples_s:
         return run
     rates = tuple(rate * most_s / run.samples_s for rate in run.rates)
     return replace(run, rates=rates, stall=max(run.stall, 1 - most_s / run.samples_s))
 
 
+def builders_at_work(builds: Sequence[Times], waits: Times) -> tuple[int, float, float]:
+    """Return how many threads build, how many of them at once while any does, and how many while the loop waits.
+
+        builds   ████▏███▏████····    two threads, and when the loop waits for a batch
+                 ███▏██▏·· ·······
+        waits        ┆▔▔▔▔▔▔▔┆▔▔▔     what it waits for is one huge chunk: the other thread has nothing to do
+
+    Args:
+        builds: When each thread built its chunks.
+        waits: When the loop waited, in order.
+    """
+    begun_s, ended_s = waits[0][0], waits[-1][1]
+    num = max(1, sum(any(stop > (begun_s + ended_s) / 2 for _, stop in thread) for thread in builds))
+    inside = sorted((max(a, begun_s), min(b, ended_s)) for thread in builds for a, b in thread)
+    inside = [(a, b) for a, b in inside if b > a]
+    any_s, until_s = 0.0, -math.inf
+    for start_s, stop_s in inside:
+        any_s += max(0.0, stop_s - max(start_s, until_s))
+        until_s = max(until_s, stop_s)
+    # How long the loop had waited by any moment.
+    moments, waited = np.ravel(waits), np.cumsum([(b - a) * side for a, b in waits for side in (0, 1)])
+    waiting = np.diff(np.interp(np.reshape(inside, (-1, 2)), moments, waited), axis=1)
+    at_work = sum(b - a for a, b in inside) / any_s if any_s else 0.0
+    return num, at_work, min(float(num), float(waiting.sum()) / max(1e-9, float(waited[-1])))
+
+
 @contextmanager
-def at_work(loader: Loader) -> Iterator[Callable[[], None]]:
+def at_work(loader: Loader) -> Iterator[Callable[[], object]]:
     """Have a loader work beside a loop that needs none of its batches: another thread takes one for each call."""
-    wanted, is_over = threading.Semaphore(0), threading.Event()
-
-    def work() -> None:
-        with closing(for_ever(loader)) as batches:
-            for _ in batches:
-                wanted.acquire()
-                if is_over.is_set():
-                    return
-
-    thread = threading.Thread(target=work, name="stoker-doctor-beside", daemon=True)
-    thread.start()
-    try:
-        yield wanted.release
-    finally:
-        is_over.set()
-        wanted.release()
-        thread.join()
+    with (
+        loader,
+        closing(_epochs(loader, is_endless=True)) as batches,
+        ThreadPoolExecutor(1, thread_name_prefix="stoker-doctor-beside") as pool,
+    ):
+        try:
+            yield lambda: pool.submit(next, batches)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _once(loader: Loader) -> Generator[Any, None, None]:
+def _epochs(loader: Loader, *, is_endless: bool) -> Generator[Any, None, None]:
     yield from loader
-
-
-def for_ever(loader: Loader) -> Generator[Any, None, None]:
-    """Yield epoch after epoch."""
-    while True:
+    while is_endless:
         yield from loader
+
+
+def _lengths(times: Times) -> list[float]:
+    return [stop - start for start, stop in times]

@@ -1,7 +1,8 @@
-"""Settings of an examination."""
+"""Settings of an examination, and the time that it has left."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from stoker.loader.loader import Loader
 
 BATCH_SIZE = 4_096
 BUDGET_S = 60.0
+LEAST_S = 0.15
+"""Nothing is measured for less: it would say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +74,32 @@ class DoctorSettings:
             raise ValueError(f"a budget of {self.budget_s} s is too little for any experiment: give 1 s at least")
         if self.gpu_hour is not None and not self.gpu_hour >= 0:
             raise ValueError(f"gpu_hour is a price, not {self.gpu_hour}")
+
+
+class Budget:
+    """The seconds that experiments may take, and what is being measured in them.
+
+    Args:
+        settings: How many there are, and who is told.
+
+    Attributes:
+        doing: What is being measured.
+        begun_s: When the experiments began, by `time.perf_counter`.
+    """
+
+    def __init__(self, settings: DoctorSettings) -> None:
+        self._total_s, self._tell = settings.budget_s, settings.on_progress
+        self.doing, self.begun_s = "", time.perf_counter()
+
+    def say(self, doing: str) -> None:
+        """Say what is being measured now."""
+        self.doing = doing
+        self._tell(doing, min(1.0, max(0.0, 1 - self.left_s() / self._total_s)))
+
+    def left_s(self, share: float = 1.0) -> float:
+        """Return the seconds until so large a share of them is gone."""
+        return self.begun_s + share * self._total_s - time.perf_counter()
+
+    def slice_s(self, share: float) -> float:
+        """Return the seconds of a share of the budget: less where time runs out."""
+        return max(LEAST_S, min(share * self._total_s, 0.5 * self.left_s()))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from stoker.doctor.results import MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, UNKNOWN
 from stoker.doctor.verdict import DoctorResult
-from stoker.doctor.words import NONE, cost_text, factor_text, rate_text, share_text, time_text
+from stoker.doctor.words import NONE, cost_text, factor_text, range_text, rate_text, share_text, time_text
 from stoker.words import bytes_text, count_text
 
 # A demand that is this many times the longest bar would make all bars tiny: it is then given in words alone.
@@ -149,7 +149,9 @@ def sections(result: DoctorResult) -> Iterator[Section]:
     came = [path for path in numbers.paths if path.came_s is not None]
     if came:
         lead = "The advised changes, run once more at the end, in samples/s."
-        rows = [(path.name, rate_text(path.rate_s), rate_text(path.came_s or 0), f"{path.error:+.1%}") for path in came]
+        rows = [
+            (path.name, range_text(*path.promised), rate_text(path.came_s or 0), f"{path.error:+.1%}") for path in came
+        ]
         yield Section(title="Verified", lead=lead, head=("change", ">promised", ">came", ">error"), rows=rows)
     if numbers.stages:
         yield _stages(result)
@@ -199,7 +201,7 @@ def _paths(result: DoctorResult) -> Section:
         bars.append(Bar(name=name, value=value, share=path.rate_s / longest_s, kind=kind, spread=spread))
         share, limit = None if path.key in (RAM, SHARED) else result.busy_of(path), result.limit_of(path)
         busy = NONE if share is None else Share(share_text(share), share, share > 0.9)
-        around = f"{rate_text(low)} to {rate_text(high)}" if is_repeated else NONE
+        around = range_text(low, high) if is_repeated else NONE
         others = share_text(path.others)
         rows.append((name, value, busy, STAGE_NAMES[limit] if limit else NONE, around, str(path.num_rounds), others))
     for bound in result.bounds:
@@ -226,7 +228,7 @@ def _advice(result: DoctorResult) -> Section:
     rows = list[Row]()
     for fix in result.fixes:
         times, limit = f"{factor_text(result.times_of(fix))}×", STAGE_NAMES[result.limit_of(fix)]
-        rows.append((fix.name, rate_text(fix.rate_s), times, "measured", limit, fix.how))
+        rows.append((fix.name, range_text(*fix.promised), times, "measured", limit, fix.how))
     rows += [(one.text, f"≤ {rate_text(one.at_most_s)}", NONE, "a bound", NONE, one.why) for one in result.bounds]
     head = ("change", ">samples/s", ">× today", "", "~what limits then", "how")
     lead = "Measured changes ran here. A bound is the most that a change can give: it was computed, not run."

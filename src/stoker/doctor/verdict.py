@@ -3,6 +3,7 @@
     demand   what the step was seen to eat: of batches in RAM, or of any path that gave it as much
     busy     today's rate / demand; the rest is lost
     cause    the stage whose own figure explains today's rate; without such a figure none is named
+    behind   what would limit next: another stage, or the model where the step is busy nearly all the time
     fixes    paths that ran and gave more than today's by more than chance
     bounds   the most that a change which cannot be tried here can give
 
@@ -39,10 +40,12 @@ from stoker.doctor.results import (
     Measurements,
     PathResult,
 )
-from stoker.doctor.words import factor_text, rate_text, share_text, time_text
+from stoker.doctor.words import factor_text, range_text, rate_text, share_text, time_text
 
 KEEPS_UP = 0.95
 """A path that gives this share of what the step could eat is not what limits."""
+NEARLY = 0.9
+"""Nor is a step that runs for this share of the time held up much: whatever limits it, the model is next."""
 CERTAIN, LIKELY = 0.95, 0.8
 
 # What a batch goes through when it is made.
@@ -61,9 +64,9 @@ _DRIFTED = 1.1
 _BROKEN = 0.15
 # Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
 _MOSTLY = 0.5
-# Where the loop waits for a few huge chunks, threads that build are idle this much of the time, and the chunks'
+# While the loop waits for a few huge chunks, no more of the threads that build do than the first, and the chunks'
 # evenness is below the second.
-_IDLE, _EVEN = 0.6, 0.6
+_FEW, _EVEN = 0.7, 0.6
 # A stage in which less than this of one thread is at work cannot be what a path spends its time on.
 _AT_WORK = 0.15
 # A stage that gives so many times as much alone as came is not what limits.
@@ -113,6 +116,7 @@ class DoctorResult:
         self.numbers = numbers
         self.today = numbers.path(numbers.today) or _NOTHING
         self._base = numbers.path(SHARED) or numbers.path(RAM)
+        self._judged = [self.today, *([self._base] if numbers.step and self._base is not None else [])]
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as what JSON can write."""
@@ -120,7 +124,7 @@ class DoctorResult:
         content: dict[str, Any] = _plain({"verdict": verdict, **asdict(self.numbers)})
         for path, one in zip(content["paths"], self.numbers.paths, strict=True):
             path |= {"rate_s": one.rate_s, "limit": self.limit_of(one)}
-            path |= {"times": self.times_of(one), "busy": self.busy_of(one)}
+            path |= {"times": self.times_of(one), "busy": self.busy_of(one), "promised": one.promised}
         return content
 
     @cached_property
@@ -156,18 +160,29 @@ class DoctorResult:
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
-        """Keys of what limits and of the next stage that would: ("step",) for the model, ("",) if none is known."""
+        """Keys of what limits and of what would limit next: ("step",) for the model, ("",) if none is known."""
         if self.kind in ("unknown", "fed"):
             return () if self.kind == "unknown" else (MODEL,)
-        first, demand_s = self.cause_of(self.today), self.demand_s
-        if self._could_feed is not None:
-            return (UNKNOWN,)
-        if demand_s is None or self.today.key != SOURCE:
+        could_feed = self._could_feed is not None
+        first = UNKNOWN if could_feed else self.cause_of(self.today)
+        if self.busy is not None and (self.busy >= NEARLY or self._fed_chance > 1 - LIKELY):
+            return first, MODEL
+        if could_feed or self.demand_s is None or self.today.key != SOURCE:
             return (first,)
-        others = [one for one in self.numbers.stages if one.key != first and one.supply_s < _STARVES * demand_s]
+        others = [one for one in self.numbers.stages if one.key != first and one.supply_s < _STARVES * self.demand_s]
         # Of those, what takes a thread longest: a fetch is told by what its link brings alone.
         behind = [one.key for one in sorted(others, key=lambda one: (one.key != "fetch", -one.seconds))[:1]]
         return tuple(behind or [first]) if first == UNKNOWN else (first, *behind)
+
+    @cached_property
+    def _doubt(self) -> float:
+        """How far `busy` may be off, as a share."""
+        return math.hypot(*(path.doubt for path in self._judged), math.log(self._drift))
+
+    @property
+    def _fed_chance(self) -> float:
+        """The chance that the step is fed."""
+        return 0.0 if self.busy is None else _chance(math.log(max(self.busy, 1e-12) / KEEPS_UP) / self._doubt)
 
     @cached_property
     def sureness(self) -> float:
@@ -177,22 +192,18 @@ class DoctorResult:
         """
         if self.kind == "unknown":
             return 0.5
-        busy, sureness = self.busy, 1.0
-        judged = [self.today] if self._base is None or busy is None else [self.today, self._base]
-        if busy is not None:
-            doubt = math.hypot(*(path.doubt for path in judged), math.log(self._drift))
-            sureness = _chance(abs(math.log(max(busy, 1e-12) / KEEPS_UP)) / doubt)
-            if busy >= KEEPS_UP:
-                # Fed or nearly so: that nothing is to gain is as sure as that the step runs nearly all of the time.
-                sureness = max(sureness, _chance((busy - 0.8) / doubt))
-        if self.stages != (MODEL,) and len(self.stages) == 1:
+        sureness = max(self._fed_chance, 1 - self._fed_chance)
+        if self.busy is not None and self.kind == "fed":
+            # Fed or nearly so: that nothing is to gain is as sure as that the step runs nearly all of the time.
+            sureness = max(sureness, _chance((self.busy - 0.8) / self._doubt))
+        if self.stages != (MODEL,) and self.stages[1:] in ((), (MODEL,)):
             sureness = min(sureness, self._cause_sureness(self.stages[0]))
-        others, spread = max(path.others for path in judged), max(path.spread for path in judged)
+        others, spread = (max(getattr(path, name) for path in self._judged) for name in ("others", "spread"))
         if others > _VERY_BUSY or spread > _WIDE:
             sureness = min(sureness, LIKELY - 0.01)
         elif others > _BUSY or spread > _SPREAD:
             sureness = min(sureness, CERTAIN - 0.01)
-        return max(0.5, min(1.0, sureness))
+        return max(0.5, sureness)
 
     @property
     def sure(self) -> str:
@@ -226,12 +237,12 @@ class DoctorResult:
         """
         numbers, today, twice_s, most_s = self.numbers, self.today, 2 * self.today.rate_s, self.demand_s or math.inf
         supply, found = numbers.path(SUPPLY), list[Bound]()
-        if self.kind == "fed" and supply is not None:
-            num_gpus, why = math.floor(supply.rate_s / most_s), "what this loader gives with no step behind it"
-            text = f"steps like this one on {num_gpus:,} GPUs of this host"
-            return (Bound(key="gpus", text=text, at_most_s=supply.rate_s, why=why),) if num_gpus > 1 else ()
         if self.kind in ("unknown", "fed"):
-            return ()
+            num_gpus = 0 if supply is None or self.kind == "unknown" else math.floor(supply.rate_s / most_s)
+            if supply is None or num_gpus < 2:
+                return ()
+            why, text = "what this loader gives with no step behind it", f"steps like this one on {num_gpus:,} GPUs"
+            return (Bound(key="gpus", text=f"{text} of this host", at_most_s=supply.rate_s, why=why),)
 
         def add(key: str, text: str, at_most_s: float, why: str) -> None:
             if min(at_most_s, most_s) > _GAIN * today.rate_s:
@@ -321,9 +332,8 @@ class DoctorResult:
         is_waiting = window_s > _MOSTLY * batch_s or self._is_slowed(path)
         building = {key: times[key] for key in BUILD_STAGES if times.get(key, 0.0) > 0}
         if is_waiting and building:
-            if path.build_share < 1 - _IDLE and numbers.data.evenness < _EVEN:
-                return "skew"
-            return self._at_work(path, building)
+            is_skewed = path.build_share < _FEW and numbers.data.evenness < _EVEN
+            return "skew" if is_skewed else self._at_work(path, building)
         if is_waiting:
             return "open"
         if path.key == numbers.today and (self._fixed_share or 0.0) > 0.5:
@@ -352,7 +362,7 @@ class DoctorResult:
     def _could_feed(self) -> float | None:
         """How many times what the step eats today's path gives without it, where that is far more than enough.
 
-        Then no stage is too slow: the step and the loader want the same cores.
+        Then no stage is too slow: the step and the loader want the same cores, or batches come in bursts.
         """
         demand_s, supply = self.demand_s, self.numbers.path(SUPPLY)
         if demand_s is None or supply is None or supply.is_disk_bound or supply.rate_s < _COULD * demand_s:
@@ -402,7 +412,8 @@ class DoctorResult:
             if self._could_feed is None:
                 return "no stage of it has a figure that explains why"
             times = factor_text(self._could_feed)
-            return f"which without the step gives {times} times what the step eats: loader and step share the cores"
+            why = "its batches come in bursts" if numbers.is_given else "loader and step share the cores"
+            return f"which without the step gives {times} times what the step eats: {why}"
         if fetch or key in ("dequeue", "batch"):
             return fetch or ("the batches are small" if key == "batch" else "it runs in the training loop's own thread")
         if stage is not None and stage.is_locked:
@@ -466,9 +477,10 @@ class DoctorResult:
         if not self.fixes:
             return "Nothing that could be tried here gave more."
         best = self.fixes[0]
+        least_s, most_s = best.promised
         came, times = f"{rate_text(best.rate_s)} samples/s came", factor_text(self.times_of(best))
-        if best.spread > _SPREAD and not best.is_disk_bound:
-            came += f", {rate_text(min(best.rates))} to {rate_text(max(best.rates))} from one run to the next"
+        if least_s < most_s:
+            came += f", {range_text(least_s, most_s)} are to be expected"
         return f"With {best.name}, {came} ({times} times today's), and {STAGE_NAMES[self.limit_of(best)]} limits then."
 
     @cached_property
@@ -487,14 +499,14 @@ class DoctorResult:
         if today.spread > _SPREAD:
             what = "Repeats of today's path" if today.num_rounds > 1 else "Parts of the one run of today's path"
             notes.append(
-                f"{what} gave {rate_text(min(today.rates))} to {rate_text(max(today.rates))} samples/s: "
+                f"{what} gave {range_text(min(today.rates), max(today.rates))} samples/s: "
                 "nothing that follows from it is certain."
             )
         for path in numbers.paths:
             if path.came_s is not None and abs(path.error) > _BROKEN:
                 notes.append(
                     f"Run once more, {path.name} gave {rate_text(path.came_s)} samples/s, not the "
-                    f"{rate_text(path.rate_s)} measured before: rely on neither."
+                    f"{range_text(*path.promised)} promised before: rely on neither."
                 )
         if self._drift > _DRIFTED:
             notes.append(

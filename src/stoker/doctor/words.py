@@ -19,6 +19,12 @@ def rate_text(samples_s: float) -> str:
     return _digits(samples_s) if samples_s >= 0.001 else "under 0.001" if samples_s else "0"
 
 
+def range_text(least_s: float, most_s: float) -> str:
+    """Return from which rate to which, or the one that both are: "190,000 to 218,000"."""
+    least, most = rate_text(least_s), rate_text(most_s)
+    return most if least == most else f"{least} to {most}"
+
+
 def share_text(share: float | None) -> str:
     """Return a share: "76 %", "8.6 %", "99.2 %"."""
     if share is None:

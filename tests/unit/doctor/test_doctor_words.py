@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.doctor.numbers_made import numbers, path
 
 from stoker.doctor.gpu import NO_GPU, NO_LIBRARY, watching_gpus
-from stoker.doctor.runs import rates_of
+from stoker.doctor.runs import builders_at_work, rates_of, what_next
 from stoker.doctor.verdict import DoctorResult
-from stoker.doctor.words import cost_text, factor_text, rate_text, share_text, time_text
+from stoker.doctor.words import cost_text, factor_text, range_text, rate_text, share_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ from stoker.doctor.words import cost_text, factor_text, rate_text, share_text, t
         (rate_text(91.24), "91.2"),
         (rate_text(2.5e13), "25,000 G"),
         (rate_text(float("inf")), "no limit"),
+        (range_text(190_200, 218_453), "190,000 to 218,000"),
+        (range_text(218_100, 218_200), "218,000"),
         (time_text(4.55e-3), "4.55 ms"),
         (time_text(130), "2 min 10 s"),
         (time_text(1e-6), "1 µs"),
@@ -89,6 +91,47 @@ def test_however_unevenly_batches_came_the_rate_of_all_lies_between_those_of_its
     assert len(rates) == 3
     assert 0 < rates[0] <= rates[1] <= rates[2]
     assert 0 <= stall <= 1
+
+
+STEADY, UNSTEADY = (100.0, 103.0, 105.0), (100.0, 110.0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("times", "has_all", "parts", "num_batches", "does"),
+    [
+        (1.1, True, STEADY, 1_000, "end"),
+        (1.1, False, STEADY, 1_000, "go on"),  # not as many samples as it needs
+        (2.9, False, STEADY, 1_000, "go on"),
+        (3.1, False, STEADY, 1_000, "end"),
+        (1.1, True, UNSTEADY, 1_000, "forget"),
+        (1.1, False, UNSTEADY, 1_000, "forget"),
+        (1.1, True, UNSTEADY, 31, "go on"),  # too few to drop any
+        (2.1, True, UNSTEADY, 1_000, "go on"),  # too late to begin again
+        (3.1, True, UNSTEADY, 1_000, "end"),
+    ],
+)
+def test_a_run_ends_when_it_is_steady_and_forgets_what_was_not(times, has_all, parts, num_batches, does):
+    assert what_next(times, longer=3, has_all=has_all, parts=parts, num_batches=num_batches) == does
+
+
+@given(st.floats(0, 9), st.floats(1, 3), st.booleans(), st.floats(1, 100), st.floats(1, 3), st.integers(3, 1_000))
+def test_a_run_always_ends_in_time_and_never_forgets_what_is_steady(times, longer, has_all, rate, factor, num):
+    parts = (rate, rate * (1 + factor) / 2, rate * factor)
+    does = what_next(times, longer=longer, has_all=has_all, parts=parts, num_batches=num)
+    assert does == "end" or times <= longer
+    assert does != "forget" or (factor > 1.05 and times < longer - 1)
+
+
+def test_builders_that_have_nothing_to_do_while_the_loop_waits_are_seen():
+    many = [[(float(i), i + 1.0) for i in range(10)] for _ in range(4)]
+    assert builders_at_work(many, [(0.0, 5.0), (6.0, 10.0)]) == (4, 4.0, 4.0)
+    one_huge = [[(0.0, 1.0), (1.0, 9.0)], [(0.0, 1.0), (9.0, 10.0)], [(0.0, 1.0), (9.0, 10.0)]]
+    num, at_work, in_waits = builders_at_work(one_huge, [(0.0, 0.0), (2.0, 8.0), (9.5, 10.0)])
+    assert num == 3
+    assert at_work == pytest.approx((9 + 2 + 2) / 10)
+    assert in_waits == pytest.approx((6 + 2 * 0.5) / 6.5)
+    # Nobody builds while a loop that has all it wants does not wait: what they gave while they did is what can come.
+    assert builders_at_work([[(0.0, 1.0)], [(0.0, 1.0)]], [(0.0, 0.0), (10.0, 10.0)]) == (1, 2.0, 0.0)
 
 
 BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "decode": 1.0, "publish": 0.5}

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Dataset, Field, Loader
-from stoker.doctor.paths import SampledDataset
+from stoker.doctor.sample import SampledDataset
 from stoker.loader import opened as feed_dataset
 from stoker.loader.config import make_config
 from stoker.loader.fill import Filler
