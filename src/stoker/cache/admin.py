@@ -10,7 +10,7 @@ from pathlib import Path
 from stoker.cache.folder import ChunkFile
 from stoker.cache.quota import Manifest
 from stoker.cache.store import Store
-from stoker.errors import CacheError, without_secrets
+from stoker.errors import without_secrets
 from stoker.words import some_of
 
 
@@ -86,10 +86,8 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
     chunks, strays = folder.list_chunks(), folder.list_strays()
     corrupt: list[tuple[Path, str]] = []
     for chunk in chunks:
-        if (reason := store.find_damage(chunk.key)) is not None:
+        if (reason := store.find_damage(chunk.key, removes=fix)) is not None:
             corrupt.append((chunk.path, reason))
-            if fix:
-                store.discard(chunk.key)
         if on_chunk is not None:
             on_chunk(chunk)
     for path in strays if fix else ():
@@ -116,25 +114,7 @@ def remove(store: Store, fingerprints: Collection[str] | None = None) -> int:
     Raises:
         CacheError: One of them is in use by a process, this one included; nothing was removed.
     """
-    manifests = store.disk.manifests
-    names = store.disk.folder.list_datasets()
-    chosen = set(names if fingerprints is None else fingerprints)
-    busy = sorted(chosen & manifests.in_use())
-    if busy:
-        raise CacheError(
-            f"the data set {busy[0]} in {store.path} is in use; end the processes that load from it first",
-            path=store.path,
-        )
-    known = manifests.all()
-    stays = {key for one in known if one.fingerprint not in chosen for key in one.keys}
-    goes = {key for one in known if one.fingerprint in chosen for key in one.keys}
-    freed = 0
-    for chunk in store.disk.folder.list_chunks():
-        if chunk.key not in stays and (fingerprints is None or chunk.key in goes):
-            freed += chunk.size_bytes * store.discard(chunk.key)
-    for name in chosen:
-        manifests.remove(name)
-    return freed
+    return store.disk.quota.remove_datasets(fingerprints)
 
 
 def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:

@@ -25,6 +25,7 @@ import os
 import pwd
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,10 @@ _FILES = ("usage", "locks")
 _numbers = itertools.count()
 # A fifo must not be waited for, and a terminal must not become ours.
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file that this
+# process did not write is noted only once its last change is older than that, so that a later change shows.
+_SETTLED_NS = 50_000_000
 # A small file that is larger is not ours: keys of eight million chunks.
 _MAX_SMALL_BYTES = 256 << 20
 
@@ -268,7 +273,8 @@ class Folder:
             if stat.S_ISREG(about.st_mode) and about.st_nlink == 1:
                 return fd, is_writable
             os.close(fd)
-            self.files.remove(self.root, name)
+            if about.st_nlink:  # else it was just removed, and what has its name by now is another one
+                self.files.remove(self.root, name)
         raise OSError(errno.EEXIST, f"something is in the place of {name!r}")
 
     # ------------------------------------------------------------------ small files
@@ -344,7 +350,46 @@ class Folder:
     def remove(self, key: str) -> int | None:
         """Remove a chunk, and return how large it was; None where it was not there. Maps of it stay readable."""
         size_bytes = self.size_of(key)
-        return size_bytes if size_bytes is not None and self.files.remove(self.chunks, key + SUFFIX) else None
+        if size_bytes is None or not self.files.remove(self.chunks, key + SUFFIX):
+            return None
+        self._forget(key)
+        return size_bytes
+
+    # What a chunk file was when its checksums were compared is noted as the text of a link that leads nowhere:
+    #
+    #     checked/abcd…  ──►  "{boot} {inode} {size} {written} {changed}"
+    #
+    # Anything that writes to the file, renames another one over it or sets its times makes the text wrong, and so does
+    # a restart of the machine, before which a file may have been published whose bytes never reached the disk. What is
+    # left is a disk that silently gives other bytes than it was given: `stoker cache verify` finds those.
+
+    def was_verified(self, key: str, about: os.stat_result) -> bool:
+        """Return whether a chunk's file was verified as it is now, by this user or by root."""
+        try:
+            note = os.stat(key, dir_fd=self.checked, follow_symlinks=False)
+            is_ours = note.st_uid in (os.geteuid(), 0)  # other users of a shared cache are not believed
+            return is_ours and os.readlink(key, dir_fd=self.checked) == _version_text(about)
+        except OSError:
+            return False
+
+    def note_verified(self, key: str, about: os.stat_result, *, is_new: bool = False) -> None:
+        """Note that a chunk's file was verified as it is now. A crash in between leaves the old note or none.
+
+        Args:
+            key: Of the chunk.
+            about: The file's status. One that changed a moment ago is not noted.
+            is_new: Whether this process has just published it, with a time that no later change has.
+        """
+        text = _version_text(about)
+        if text is None or (not is_new and time.time_ns() - about.st_ctime_ns < _SETTLED_NS):
+            return
+        self._forget(key)
+        with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
+            os.symlink(text, key, dir_fd=self.checked)
+
+    def _forget(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(key, dir_fd=self.checked)
 
     def list_chunks(self) -> list[ChunkFile]:
         """Return every chunk."""
@@ -403,6 +448,22 @@ def _open_plain(folder: int, name: str) -> tuple[int, os.stat_result]:
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
     return fd, about
+
+
+def _version_text(about: os.stat_result) -> str | None:
+    boot = _boot_id()
+    if boot is None:
+        return None
+    return f"{boot} {about.st_ino} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}"
+
+
+@cache
+def _boot_id() -> str | None:
+    """Return what changes whenever the machine starts, None where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None
 
 
 def is_cache(path: Path) -> bool:

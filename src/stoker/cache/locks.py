@@ -6,7 +6,7 @@ process that was killed, and no lock file is ever left, because there is only th
     Linux      open-file-description locks: each store opens the file for itself, and is told from all others by that
     elsewhere  POSIX record locks, which a process has as a whole: two stores of one may build the same chunk
 
-Threads of a store share its descriptor, so a table tells which locks it has.
+Threads of a store share its descriptor, so a table tells which locks it has. A fork has none of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from stoker.cache.folder import Folder
 from stoker.errors import CacheError
-from stoker.host.forks import open_in_forks
+from stoker.host.forks import Home, close_here, closed_in_forks, open_in_forks
 
 Lock: TypeAlias = contextlib.ExitStack
 
@@ -55,40 +55,25 @@ _counting = open_in_forks(threading.Lock())  # the threads of all stores: a desc
 
 
 class Locks:
-    """The locks of one store; `close` gives them all back. A forked child neither takes nor drops those of its parent.
+    """The locks of one store; `close` gives them all back. In a fork there are none to be had.
 
     Args:
         folder: The cache folder, in which the lock file is made if it is not there. On a disk that is read-only,
             shared locks still work.
+
+    Attributes:
+        is_writable: Whether exclusive locks can be had.
 
     Raises:
         OSError: It can neither be made nor opened.
     """
 
     def __init__(self, folder: Folder) -> None:
-        self._folder = folder
         self._path = folder.path / _NAME
-        self._is_closed = False
-        self._open()
-
-    def _open(self) -> None:
-        self._fd, self._is_writable = self._folder.open_own(_NAME)
-        self._mutex = threading.Lock()
+        self._home, self._mutex = Home(), threading.Lock()
         self._held: dict[int, int] = {}  # place -> how often it is held shared, or -1
-        self._pid = os.getpid()
-
-    def _file(self) -> int:
-        """Return the descriptor of this process."""
-        if self._pid != os.getpid() and not self._is_closed:
-            os.close(self._fd)  # the locks go with the last descriptor, which the parent has
-            self._open()
-        return self._fd
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether exclusive locks can be had."""
-        self._file()
-        return self._is_writable
+        fd, self.is_writable = folder.open_own(_NAME)
+        self._fd, self._is_closed = closed_in_forks(fd), False
 
     def try_lock(self, name: str, *, is_shared: bool = False) -> Lock | None:
         """Return the lock, or None where another thread, store or process holds it. Never waits.
@@ -98,11 +83,12 @@ class Locks:
 
         Raises:
             CacheError: The file system knows no locks, or this was closed.
+            RuntimeError: This is a fork.
         """
-        if not is_shared and not self.is_writable:
+        if not (is_shared or self.is_writable):
             return None
         place, lock = _place(name), Lock()
-        self._file()
+        self._home.check(f"the cache {self._path.parent}")
         with self._mutex:
             if self._is_closed:
                 raise CacheError(f"the cache {self._path.parent} was closed", path=self._path.parent)
@@ -112,25 +98,25 @@ class Locks:
             if not num and not self._set(_SET, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, place):
                 return None
             self._held[place] = num + 1 if is_shared else -1
-        lock.callback(self._release, place, self._pid)
+        lock.callback(self._release, place)
         return lock
 
     def is_held(self, name: str, *, elsewhere: bool = False) -> bool:
         """Return whether anyone holds the lock; or, elsewhere, anyone but this store."""
-        place, fd = _place(name), self._file()
+        place = _place(name)
         if place in self._held and not elsewhere:
             return True
-        answer = fcntl.fcntl(fd, _GET, _flock(fcntl.F_WRLCK, place))
+        answer = fcntl.fcntl(self._fd, _GET, _flock(fcntl.F_WRLCK, place))
         kind: int = struct.unpack_from("@h", answer, 0 if _KNOWS_DESCRIPTIONS else 20)[0]
         return kind != fcntl.F_UNLCK
 
     @contextlib.contextmanager
     def usage(self) -> Iterator[None]:
-        """Hold the one lock under which the bytes of all chunks are counted.
+        """Hold the one lock under which the bytes of all chunks are counted, and data sets begin to be in use.
 
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """
-        self._file()
+        self._home.check(f"the cache {self._path.parent}")
         with _counting:
             self._set(_SET_AND_WAIT, fcntl.F_WRLCK, _USAGE)
             try:
@@ -139,20 +125,19 @@ class Locks:
                 self._set(_SET, fcntl.F_UNLCK, _USAGE)
 
     def close(self) -> None:
-        """Give all locks back. Harmless when called again."""
-        if self._is_closed:
+        """Give all locks back. Harmless when called again, and in a fork."""
+        if self._is_closed or not self._home.is_here:
             return
-        fd = self._file()
         with self._mutex:
             self._is_closed = True
             for place in self._held:
                 self._set(_SET, fcntl.F_UNLCK, place)
             self._held.clear()
         if _KNOWS_DESCRIPTIONS:  # elsewhere other stores of this process would lose their locks with it
-            os.close(fd)
+            close_here(self._fd)
 
-    def _release(self, place: int, pid: int) -> None:
-        if pid != os.getpid():  # the parent's, in a fork
+    def _release(self, place: int) -> None:
+        if not self._home.is_here:
             return
         with self._mutex:
             num = self._held.pop(place, 0)

@@ -12,6 +12,7 @@ process keeps its chunks for itself.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -22,6 +23,8 @@ from pathlib import Path
 _SHM = Path("/dev/shm")
 # Chunks that this process has opened and leaves for the others: about what those that run beside it are behind.
 _NUM_LEFT = 8
+# What memory is sealed against, and so known to be whole: becoming shorter or longer.
+_IS_WHOLE = 0x2 | 0x4  # F_SEAL_SHRINK | F_SEAL_GROW, which only Linux has
 
 
 class MemoryChunks:
@@ -52,12 +55,14 @@ class MemoryChunks:
             OSError: There is no memory.
         """
         if hasattr(os, "memfd_create"):
-            fd = os.memfd_create(f"stoker-{key}", os.MFD_CLOEXEC)
+            fd = os.memfd_create(f"stoker-{key}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         else:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
         try:
             write(fd)
+            if hasattr(os, "memfd_create"):
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _IS_WHOLE)
         except BaseException:
             os.close(fd)
             raise
@@ -135,9 +140,12 @@ class MemoryChunks:
         with contextlib.suppress(OSError):
             if link.lstat().st_uid == os.geteuid():  # the folder is everybody's
                 fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-                if str(Path(f"/proc/self/fd/{fd}").readlink()) == f"/memfd:stoker-{key} (deleted)":
-                    return fd
-                os.close(fd)  # another process has that number now
+                with contextlib.suppress(OSError):
+                    # A process or a file may have that number now that is another one, or the same chunk half written.
+                    is_it = str(Path(f"/proc/self/fd/{fd}").readlink()) == f"/memfd:stoker-{key} (deleted)"
+                    if is_it and fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _IS_WHOLE == _IS_WHOLE:
+                        return fd
+                os.close(fd)
         return None
 
 

@@ -17,15 +17,15 @@ import json
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from xxhash import xxh3_64_hexdigest
 
 from stoker.cache.folder import SUFFIX, Folder
 from stoker.cache.locks import Locks
-from stoker.errors import CacheFullError, without_secrets
+from stoker.errors import CacheError, CacheFullError, without_secrets
 
 _USAGE = struct.Struct("<q")
 
@@ -62,14 +62,16 @@ class Manifests:
         Raises:
             OSError: The manifest cannot be written.
         """
-        self._locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
-        folder = self._folder
-        if not self._locks.is_writable:
-            return
-        with suppress(OSError, ValueError):  # a hundred thousand keys are not worked out to write what is there
-            _sound(folder.read_small(folder.datasets, fingerprint))
-            folder.renew(folder.datasets, fingerprint)
-            return
+        folder, is_writable = self._folder, self._locks.is_writable
+        # Who evicts or removes chunks looks who uses them, and does both under this lock.
+        with self._locks.usage() if is_writable else nullcontext():
+            self._locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
+            if not is_writable:
+                return
+            with suppress(OSError, ValueError):  # a hundred thousand keys are not worked out to write what is there
+                _sound(folder.read_small(folder.datasets, fingerprint))
+                folder.renew(folder.datasets, fingerprint)
+                return
         head = json.dumps({"name": without_secrets(name), "urls": list(map(without_secrets, urls))})
         content = "".join(f"{line}\n" for line in (head, *keys())).encode()
         folder.write_small(folder.datasets, fingerprint, content + xxh3_64_hexdigest(content).encode())
@@ -93,10 +95,6 @@ class Manifests:
     def all(self) -> list[Manifest]:
         """Return those of all data sets."""
         return [one for name in self._folder.list_datasets() if (one := self.get(name)) is not None]
-
-    def remove(self, fingerprint: str) -> None:
-        """Forget a data set."""
-        self._folder.files.remove(self._folder.datasets, fingerprint)
 
 
 def _sound(data: bytes) -> bytes:
@@ -180,6 +178,31 @@ class Quota:
             if size_bytes is not None:
                 self._write(used_bytes - size_bytes)
         return size_bytes is not None
+
+    def remove_datasets(self, fingerprints: Collection[str] | None) -> int:
+        """Remove data sets with the chunks that no other one has, and return how many bytes that freed.
+
+        Args:
+            fingerprints: Which; None removes everything, chunks of no data set included.
+
+        Raises:
+            CacheError: One of them is in use by a process, this one included; nothing was removed.
+        """
+        folder, manifests = self._folder, self._manifests
+        with self._counting() as used_bytes:
+            chosen = set(folder.list_datasets() if fingerprints is None else fingerprints)
+            if busy := sorted(chosen & manifests.in_use()):
+                raise CacheError(
+                    f"the data set {busy[0]} in {folder.path} is in use; end the processes that load from it first",
+                    path=folder.path,
+                )
+            goes = self._keys_of(chosen) if fingerprints is not None else {one.key for one in folder.list_chunks()}
+            stays = self._keys_of(set(folder.list_datasets()) - chosen)
+            freed_bytes = sum(folder.remove(key) or 0 for key in goes - stays)
+            for name in chosen:
+                folder.files.remove(folder.datasets, name)
+            self._write(used_bytes - freed_bytes)
+        return freed_bytes
 
     def recount(self) -> int:
         """List the folder, and return the bytes of all chunks."""

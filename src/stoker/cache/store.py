@@ -33,7 +33,7 @@ from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
 from stoker.cache.mirror import FoundChunk, Mirror, UnfitError
 from stoker.cache.quota import Manifests, Quota
-from stoker.cache.verified import FileVersion, Readahead, VerifiedFiles, version_of
+from stoker.cache.verified import FileVersion, Readahead, version_of
 from stoker.cache.write import prepare_chunk
 from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
@@ -90,13 +90,11 @@ class _Disk:
     """An open cache folder with its locks, manifests and quota. `Store` opens another where it was removed or moved."""
 
     def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
-        self.pid = os.getpid()
         with contextlib.ExitStack() as stack:
             self.folder = Folder(path, files, is_shared=is_shared)
             stack.callback(self.folder.close)
             self.locks = Locks(self.folder)
             stack.callback(self.locks.close)
-            self.verified = VerifiedFiles(self.folder.checked)
             self.manifests = Manifests(self.folder, self.locks)
             self.quota = Quota(self.folder, self.locks, self.manifests, limit_bytes=limit_bytes)
             stack.callback(self.quota.close)
@@ -244,10 +242,7 @@ class Store:
                 header, was_read = self._proven(disk, key, fd, about)
                 header.check(key, num_samples=num_samples, spec=spec, path=path)
             except (ChunkCorruptError, OSError) as error:
-                self._corrupt.add(key)
-                self._memory.drop(key)
-                if disk is not None:
-                    self._discard_corrupt(disk, key, about)
+                self._discard_corrupt(disk, key, about)
                 raise ChunkCorruptError(f"{path} is corrupt and was discarded: {error}", path=path) from error
             stack.pop_all()
         if disk is None:
@@ -292,27 +287,31 @@ class Store:
         looks = self.verify == "always"
         if header is not None and known == version and not looks:
             return header, False
-        ahead = Readahead(fd, about.st_size) if looks or not disk.verified.holds(key, about) else None
+        ahead = Readahead(fd, about.st_size) if looks or not disk.folder.was_verified(key, about) else None
         if ahead is not None:
             ahead.reach(1)  # before the header is read, in pages that would stay small
         header = read_header(fd, path=path, file_bytes=about.st_size)
         if ahead is not None:
             check_arrays(fd, header, path=path, ahead=ahead)
-            disk.verified.set(key, about)
+            disk.folder.note_verified(key, about)
         _note(disk, key, version, header)
         return header, ahead is not None
 
-    def find_damage(self, key: str) -> str | None:
+    def find_damage(self, key: str, *, removes: bool = False) -> str | None:
         """Compare the checksums of a chunk in the folder, and return what is wrong with it, if anything.
 
         What is read for it alone does not stay in the page cache.
 
+        Args:
+            key: Of the chunk.
+            removes: Whether to remove it then, so that it is built again.
+
         Raises:
             CacheError: The folder cannot be used now.
         """
-        path, is_cached = self.path_of(key), True
+        path, disk, is_cached = self.path_of(key), self.disk, True
         try:
-            fd, about = self.disk.folder.open_chunk(key)
+            fd, about = disk.folder.open_chunk(key)
         except FileNotFoundError:  # evicted since it was listed
             return None
         try:
@@ -321,6 +320,8 @@ class Store:
             header.check(key, path=path)
             check_arrays(fd, header, path=path)
         except (ChunkCorruptError, OSError) as error:
+            if removes:
+                self._discard_corrupt(disk, key, about)
             return str(error)
         finally:
             if not is_cached and hasattr(os, "posix_fadvise"):
@@ -337,29 +338,24 @@ class Store:
                     for chunk in disk.folder.list_chunks() if lock is not None else ():
                         if self._closing.wait(chunk.size_bytes / bytes_s):
                             return
-                        about = disk.folder.status(chunk.key)
-                        if about is not None and (reason := self.find_damage(chunk.key)) is not None:
-                            self._corrupt.add(chunk.key)
-                            self._discard_corrupt(disk, chunk.key, about)
+                        if (reason := self.find_damage(chunk.key, removes=True)) is not None:
                             _log.warning("%s; it was removed, and is made again when it is needed", reason)
             if self._closing.wait(_SCRUB_PAUSE_S):
                 return
 
-    def _discard_corrupt(self, disk: _Disk, key: str, about: os.stat_result) -> None:
+    def _discard_corrupt(self, disk: _Disk | None, key: str, about: os.stat_result) -> None:
         """Remove a chunk, where the name still is the file that was opened: another process may have mended it."""
+        self._corrupt.add(key)
+        self._memory.drop(key)
         with contextlib.suppress(OSError):
-            now = disk.folder.status(key)
-            if disk.locks.is_writable and now is not None and os.path.samestat(now, about):
-                self.discard(key)
+            now = None if disk is None else disk.folder.status(key)
+            if disk is not None and disk.locks.is_writable and now is not None and os.path.samestat(now, about):
+                disk.quota.remove(key)
 
     def discard(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there. Maps of it stay readable."""
         self._memory.drop(key)
-        disk = self._disk
-        if disk is None:
-            return False
-        disk.verified.drop(key)
-        return disk.quota.remove(key)
+        return self._disk is not None and self._disk.quota.remove(key)
 
     def discard_unless_used(self, fingerprint: str, keys: Iterable[str]) -> int:
         """Remove chunks of a data set that no other process uses, and return how many there were."""
@@ -515,16 +511,13 @@ class Store:
     def _disk_in_place(self) -> _Disk:
         """Return the folder that can be written to; opened anew, where it was removed or moved since."""
         disk = self._disk
-        if disk is None or disk.pid != os.getpid() or not disk.folder.is_in_place:
+        if disk is None or not disk.folder.is_in_place:
             with self._mutex:
                 if self._disk is disk:
                     fresh = self._open_disk()
                     if disk is not None:
                         self._left.append(disk)
-                        if disk.pid == fresh.pid:
-                            self._warn(
-                                f"the cache {self.path} was removed or moved, or a folder in it: it is made anew"
-                            )
+                        self._warn(f"the cache {self.path} was removed or moved, or a folder in it: it is made anew")
                     self._disk = fresh
                     for enter in self._entering:
                         enter(fresh)
@@ -544,7 +537,7 @@ class Store:
         _note(disk, key, version, header)
         about = None if self._is_temporary else disk.folder.status(key)
         if about is not None and version_of(about) == version:
-            disk.verified.set(key, about, is_new=True)
+            disk.folder.note_verified(key, about, is_new=True)
 
     def _refusal(self, error: OSError | CacheError) -> CacheError:
         """Return what to say where the folder cannot take a chunk."""

@@ -1,23 +1,11 @@
-"""What a chunk file was when it was verified, so that it is not read again before it is used.
-
-    in this process       which file it is: inode, time and size
-    since the boot        checked/abcd…  ──► "{boot} {inode} {size} {written} {changed}"      a link that leads nowhere
-
-The link's text is what the file was when its checksums were compared. Anything that writes to the file, renames another
-one over it or sets its times makes the text wrong, and so does a restart of the machine, before which a file may have
-been published whose bytes never reached the disk. What is left is a disk that silently gives other bytes than it was
-given: `stoker cache verify` finds those.
-"""
+"""Which file a chunk is, whether it is still that one, and how it is read whole to be verified."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import time
-from functools import cache
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -65,68 +53,6 @@ def find_changed(
     texts = names.view(np.uint8).reshape(len(names), names.itemsize)
     find_changed_files(texts, versions, files, changed, int(1e9 * patience_s))
     return changed
-
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file that this
-# process did not write is noted only once its last change is older than that, so that a later change shows.
-_SETTLED_NS = 50_000_000
-
-
-class VerifiedFiles:
-    """Notes of verified chunk files. Where they cannot be read or written, every process verifies for itself.
-
-    Args:
-        folder: Descriptor of the folder where they lie.
-    """
-
-    def __init__(self, folder: int) -> None:
-        self._folder = folder
-
-    def holds(self, key: str, about: os.stat_result) -> bool:
-        """Return whether the file was verified as it is now, by this user or by root."""
-        try:
-            note = os.stat(key, dir_fd=self._folder, follow_symlinks=False)
-            is_ours = note.st_uid in (os.geteuid(), 0)  # other users of a shared cache are not believed
-            return is_ours and os.readlink(key, dir_fd=self._folder) == _text(about)
-        except OSError:
-            return False
-
-    def set(self, key: str, about: os.stat_result, *, is_new: bool = False) -> None:
-        """Note that the file was verified as it is now. A crash in between leaves the old note or none.
-
-        Args:
-            key: Of the chunk.
-            about: The file's status. One that changed a moment ago is not noted.
-            is_new: Whether this process has just published it, with a time that no later change has.
-        """
-        text = _text(about)
-        if text is None or (not is_new and time.time_ns() - about.st_ctime_ns < _SETTLED_NS):
-            return
-        self.drop(key)
-        with contextlib.suppress(OSError):  # a folder that only others may write to, or a full disk
-            os.symlink(text, key, dir_fd=self._folder)
-
-    def drop(self, key: str) -> None:
-        """Forget a chunk."""
-        with contextlib.suppress(OSError):
-            os.unlink(key, dir_fd=self._folder)
-
-
-def _text(about: os.stat_result) -> str | None:
-    boot = _boot_id()
-    if boot is None:
-        return None
-    return f"{boot} {about.st_ino} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}"
-
-
-@cache
-def _boot_id() -> str | None:
-    """Return what changes whenever the machine starts, None where the system does not tell."""
-    try:
-        return _BOOT_ID.read_text().strip() or None
-    except OSError:
-        return None
 
 
 _BLOCK_BYTES = 8 << 20

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import cast
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 
@@ -28,8 +28,10 @@ from stoker.columns import Columns
 from stoker.errors import TransformError
 from stoker.storage.failures import is_of_surroundings
 
-Transform = Callable[[pa.Table], Columns]
-_Pipe = multiprocessing.connection.Connection
+Transform: TypeAlias = Callable[[pa.Table], Columns]
+_Pipe: TypeAlias = multiprocessing.connection.Connection
+_Worker: TypeAlias = tuple[SpawnProcess, _Pipe]
+"""A process, and the pipe to it, whose end is its end."""
 
 # How often a process looks whether its parent lives. Only matters where a fork of the parent holds the pipe open.
 _WATCH_S = 1.0
@@ -42,7 +44,7 @@ _PATIENCE_S = 10.0
 class TransformProcesses:
     """Calls a transform in processes, which are started when they are first needed, and do not outlive this one.
 
-    Each call waits for one process, so as many threads as processes keep all of them busy.
+    Each call takes a process for itself, so as many threads as processes keep all of them busy.
 
     Args:
         transform: A function that can be pickled.
@@ -58,11 +60,9 @@ class TransformProcesses:
                 f"transform_in='processes': the transform cannot be sent to another process ({error}); make it a "
                 f"module-level function, or use transform_in='threads'"
             ) from error
-        self._transform = transform
-        self._mutex = threading.Lock()
-        self._is_closed = False
-        self._processes: dict[_Pipe, SpawnProcess] = {}  # by the pipe to each, whose end is its end
-        self._idle: queue.SimpleQueue[_Pipe | None] = queue.SimpleQueue()
+        self._transform, self._mutex = transform, threading.Lock()
+        self._alive: set[_Worker] = set()
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         for _ in range(num):
             self._idle.put(None)  # stands for one not started yet
 
@@ -77,18 +77,27 @@ class TransformProcesses:
 
         Raises:
             TransformError: The transform raised, with the traceback of there as a note; or its process ended.
-            InterruptedError: This was closed.
         """
-        pipe = self._idle.get()
+        worker, free = self._idle.get(), None
         try:
-            pipe = pipe or self._start()
-            try:
-                pipe.send(table)
-                columns, error, trace, is_of_rows = pipe.recv()
-            except (EOFError, OSError):
-                raise TransformError(self._ended(pipe, where), fragment=where, is_of_rows=False) from None
+            worker = worker or self._start()
+            worker[1].send(table)
+            columns, error, trace, is_of_rows = worker[1].recv()
+            free = worker
+        except (EOFError, OSError):
+            if worker is None:
+                raise
+            raise TransformError(
+                f"a process that ran the transform ended with exit code {self._end(worker)} while it had {where}. If "
+                f"it ended at once: a script that uses processes must start its work under `if __name__ == "
+                f"'__main__':`. If it was killed: perhaps for memory; use fewer threads or a smaller chunk_size",
+                fragment=where,
+                is_of_rows=False,
+            ) from None
         finally:
-            self._idle.put(pipe if pipe in self._processes else None)
+            self._idle.put(free)
+            if worker is not None and free is None:  # who had it next would get the answer that is still to come
+                self._end(worker, patience_s=0)
         if error is not None:
             failed = TransformError(f"the transform failed on {where}: {error}", fragment=where, is_of_rows=is_of_rows)
             failed.add_note(f"in a process of its own:\n{trace}")
@@ -98,60 +107,49 @@ class TransformProcesses:
     def close(self) -> None:
         """End the processes. Harmless when called again.
 
-        Blocks: until what they do is done, or for ten seconds.
+        Blocks: until what they do is done, and they have ended; they are killed where that takes ten seconds.
         """
-        with self._mutex:
-            self._is_closed = True
-            processes, self._processes = self._processes, {}
-        for pipe in processes:
-            pipe.close()
-        for process in processes.values():
-            _join(process)
+        workers = list(self._alive)
+        for _, pipe in workers:
+            pipe.close()  # of all, before one is waited for
+        for worker in workers:
+            self._end(worker)
 
-    def _start(self) -> _Pipe:
+    def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
-        with self._mutex:
-            if self._is_closed:
-                raise InterruptedError("the loader was closed")
-            pipe, theirs = context.Pipe()
-            arguments = self._transform, theirs, os.getpid()
-            process = context.Process(target=_serve, args=arguments, name="stoker-transform", daemon=True)
-            # Blocked in this thread, and so in the process until it ignores them.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
-            try:
+        pipe, theirs = context.Pipe()
+        arguments = self._transform, theirs, os.getpid()
+        process = context.Process(target=_serve, args=arguments, name="stoker-transform", daemon=True)
+        # Blocked in this thread, and so in the process until it ignores them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+        try:
+            with self._mutex:
                 process.start()
-                self._processes[pipe] = process
-            except BaseException:
-                pipe.close()
-                raise
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                theirs.close()
-            return pipe
+                self._alive.add(worker := (process, pipe))
+        except BaseException:
+            pipe.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        return worker
 
-    def _ended(self, pipe: _Pipe, where: str) -> str:
-        """Forget a process that ended, and return what to say about it."""
-        pipe.close()
+    def _end(self, worker: _Worker, *, patience_s: float = _PATIENCE_S) -> int | None:
+        """Return the exit code of a process once it has ended, or was killed; None where another call has ended it."""
+        process, pipe = worker
         with self._mutex:
-            process = self._processes.pop(pipe, None)
-        if process is None:
-            raise InterruptedError("the loader was closed")
-        return (
-            f"a process that ran the transform ended with exit code {_join(process)} while it had {where}. If it ended "
-            f"at once: a script that uses processes must start its work under `if __name__ == '__main__':`. If it was "
-            f"killed: perhaps for memory; use fewer threads or a smaller chunk_size"
-        )
-
-
-def _join(process: SpawnProcess) -> int | None:
-    """Return the exit code of a process, once it has ended."""
-    process.join(_PATIENCE_S)
-    if process.exitcode is None:
-        process.kill()  # it does not listen to SIGTERM
-        process.join()
-    code = process.exitcode
-    process.close()
-    return code
+            if worker not in self._alive:
+                return None
+            self._alive.remove(worker)
+        pipe.close()
+        process.join(patience_s)
+        if process.exitcode is None:
+            process.kill()  # it does not listen to SIGTERM
+            process.join()
+        code = process.exitcode
+        with self._mutex:  # who starts another one looks at all that there are
+            process.close()
+        return code
 
 
 def can_be_sent(transform: Transform) -> bool:

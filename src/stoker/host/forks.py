@@ -40,6 +40,34 @@ class Home:
             )
 
 
+_of_parents: set[int] = set()
+
+
+def closed_in_forks(fd: int) -> int:
+    """Return a descriptor that a fork of this process closes at once; `close_here` closes it.
+
+    The system drops a lock with the last descriptor of the opening that has it. A fork that lives on would keep the
+    locks of a parent that was killed, and whoever wants them would wait for a process that knows nothing of them.
+    """
+    _of_parents.add(fd)
+    return fd
+
+
+def close_here(fd: int) -> None:
+    """Close a descriptor that forks do not have."""
+    _of_parents.discard(fd)
+    os.close(fd)
+
+
+def _close_all() -> None:
+    while _of_parents:
+        os.close(_of_parents.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
+
+
 def open_in_forks(lock: threading.Lock) -> threading.Lock:
     """Return a lock of the whole process, which no fork will find closed by a thread that it does not have."""
     if hasattr(os, "register_at_fork"):

@@ -114,7 +114,8 @@ class Filler:
             asked = self._asked.get(chunk)
             self._ahead.discard(chunk)
             self._awaited.add(chunk)
-            if self._max_ahead() is not None:  # one more may be built, this one at least
+            # One more may be built, this one at least; also where there was a limit until now, and is none any more.
+            if self._queue:
                 self._to_begin.notify()
         error: BaseException | None = None
         since = time.monotonic()
@@ -192,7 +193,8 @@ class Filler:
                     self._is_hungry = False
                     self._empty_since = self._empty_since or time.monotonic()
                 elif may_build:
-                    most = self._max_ahead()
+                    if (most := self._max_ahead()) is None:
+                        self._ahead.clear()  # nobody waits for these now, nor takes them out of the count
                     may_go_ahead = most is None or len(self._ahead) < most
                     chunk = next((one for one in self._queue if may_go_ahead or one in self._awaited), None)
                 if chunk is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -10,7 +11,7 @@ import shutil
 import time
 from pathlib import Path
 
-from stoker.host.forks import Home
+from stoker.host.forks import Home, close_here, closed_in_forks
 
 _OWNER = "owner"
 # How often to remove a folder that is not empty after all, and the pause in between for whoever still writes to it.
@@ -42,9 +43,9 @@ class OwnedFolder:
             with contextlib.suppress(OSError):  # another user's, just removed, or in use
                 owner = _locked(folder, os.O_RDWR)
                 try:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _remove(folder)
                 finally:
-                    os.close(owner)
+                    close_here(owner)
         while True:
             self.path.mkdir(mode=0o700)
             try:
@@ -63,12 +64,12 @@ class OwnedFolder:
         with contextlib.suppress(OSError):
             self.path.rename(gone)
         for _ in range(_TRIES):
-            shutil.rmtree(gone, ignore_errors=True)
+            _remove(gone)
             if not gone.exists():
                 break
             time.sleep(_REST_S)  # a file came that was being opened when the folder was renamed; no others can
         if self._owner >= 0:
-            os.close(self._owner)
+            close_here(self._owner)
             self._owner = -1
 
     def _named(self) -> Path:
@@ -76,11 +77,23 @@ class OwnedFolder:
 
 
 def _locked(folder: Path, flags: int) -> int:
-    """Return a descriptor of a folder's owner, locked; BlockingIOError where another process has it."""
-    owner = os.open(folder / _OWNER, flags | os.O_CLOEXEC, 0o600)
+    """Return a descriptor of a folder's owner, locked; BlockingIOError where another process has it, or removed it."""
+    owner = closed_in_forks(os.open(folder / _OWNER, flags | os.O_CLOEXEC, 0o600))
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(owner).st_nlink:  # between its opening and its locking, and so the folder
+            raise BlockingIOError(errno.EAGAIN, f"{folder} was removed")
         return owner
     except BaseException:
-        os.close(owner)
+        close_here(owner)
         raise
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its owner last: where this process is killed meanwhile, the rest is still known as abandoned."""
+    for path in folder.glob("*"):
+        if path.name != _OWNER:
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):  # a folder, which is gone by now
+                path.unlink()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -19,14 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stoker.host.forks import Home
+from stoker.host.forks import Home, close_here, closed_in_forks
 from stoker.metrics.stages import NEVER_NS, Stages
 from stoker.metrics.stats import LoaderStats
 
@@ -39,8 +38,8 @@ _PERIOD_NS = 1_000_000_000
 _RECENT_NS = 5_000_000_000
 # The training loop's own stages: another thread writes the file where there is one, so that no step waits for it.
 _OF_THE_LOOP = frozenset({"wait", "step"})
-# Who reads while the file is written may find half of it, and reads again.
-_NUM_READS = 3
+# Who reads while the file is written may find half of it: it is read until it is twice the same.
+_NUM_READS = 6
 
 _log = logging.getLogger("stoker")
 
@@ -103,13 +102,8 @@ class StatusFile:
             with self._lock:
                 if self._file is not None:
                     self._file[1].unlink(missing_ok=True)
-                    self.leave()
-
-    def leave(self) -> None:
-        """Give the file up; also what a fork has of its parent's, whose lock would outlive the parent."""
-        if self._file is not None:
-            os.close(self._file[0])
-            self._file = None
+                    close_here(self._file[0])
+                    self._file = None
 
     def _on_due(self, stage: str, now_ns: int) -> None:
         if stage in _OF_THE_LOOP and now_ns < self._stages.due_ns + _PERIOD_NS:
@@ -158,24 +152,12 @@ class StatusFile:
         if not _is_ours(self._place):
             raise PermissionError(f"{self._place} is not this user's own folder")
         running(self._place)  # which removes what is left over
-        _opened.add(self)
         while True:
             fd, name = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=".new", dir=self._place)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(closed_in_forks(fd), fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd, Path(name)
-            os.close(fd)  # somebody looked before it was locked, and took it for one that was left
-
-
-_opened: weakref.WeakSet[StatusFile] = weakref.WeakSet()
-
-
-def _leave() -> None:
-    for file in list(_opened):
-        file.leave()
-
-
-os.register_at_fork(after_in_child=_leave)
+            close_here(fd)  # somebody looked before it was locked, and took it for one that was left
 
 
 def running(place: Path | None = None) -> list[dict[str, Any]]:
@@ -200,12 +182,13 @@ def _read(path: Path) -> dict[str, Any] | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
+            fd, text = file.fileno(), b""
             for _ in range(_NUM_READS):
+                before, text = text, os.pread(fd, os.fstat(fd).st_size, 0)
                 with contextlib.suppress(ValueError, KeyError):
-                    file.seek(0)
-                    found: dict[str, Any] = json.loads(file.read())
-                    if found.pop("format") == FORMAT:
-                        return found | {"age_s": max(0.0, time.time() - found["time"])}
+                    # Read twice: of two texts as long as each other, a half of each may be JSON, too.
+                    if text == before and (found := json.loads(text)).pop("format") == FORMAT:
+                        return {**found, "age_s": max(0.0, time.time() - found["time"])}
         else:
             path.unlink(missing_ok=True)
     return None

@@ -6,8 +6,8 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import stat
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def write_aside(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
     What is kept here only saves time, so a full or read-only disk is a warning, not an error. The file is this user's
     alone, and its folder is never reached through a link that somebody put in its place.
     """
-    draft = f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft"
+    draft = f".{path.name}.{secrets.token_hex(8)}.draft"  # not by the process: containers number theirs alike
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -3,14 +3,17 @@ import ctypes
 import errno
 import json
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
+import stoker.cache.folder
 import stoker.cache.store
-import stoker.cache.verified
 from stoker.cache import admin, write
 from stoker.cache.folder import Files, _fallocate
 from stoker.cache.store import Store
@@ -125,7 +128,7 @@ def test_checksums_are_compared_once_a_process_and_again_for_another_file(store,
 
 
 def test_another_process_trusts_a_mark_until_the_file_is_touched(folder, monkeypatch):
-    monkeypatch.setattr(stoker.cache.verified, "_SETTLED_NS", 0)
+    monkeypatch.setattr(stoker.cache.folder, "_SETTLED_NS", 0)
     with Store(folder) as store:
         put(store, 1)
     monkeypatch.setattr(stoker.cache.store, "_verified", {})  # as a new process has it
@@ -530,6 +533,18 @@ def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
     assert (report.corrupt, report.strays) == ((), ())
 
 
+def test_what_is_evicted_leaves_no_note_that_it_was_verified(folder, size):
+    with Store(folder) as store:
+        use(store, "a", range(3))
+        for i in range(3):
+            put(store, i)
+    with Store(folder, limit_bytes=3 * size) as store:
+        use(store, "b", range(10, 13))
+        for i in range(10, 13):
+            put(store, i)
+        assert sorted(path.name for path in (folder / "checked").iterdir()) == sorted(map(key, range(10, 13)))
+
+
 def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
     with Store(folder) as other:
         use(other, "a", (0, 1))
@@ -565,16 +580,57 @@ def test_checked_files_are_remembered_by_key_not_by_file(store):
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory that processes share")
+def test_a_chunk_in_memory_that_is_still_being_written_is_not_found_by_an_old_link(tmp_path):
+    with Store(tmp_path / "cache", limit_bytes=1) as store:
+        put(store, 1)
+        (link,) = Path("/dev/shm").glob(f"stoker.chunk.*{key(1)}")
+        stale = str(link.readlink())
+        store.discard(key(1))
+        seen = []
+
+        class LookingFiles(Files):
+            """Looks from another process, as it were, before the last byte is there."""
+
+            def write(self, fd, data, *, offset):
+                super().write(fd, data, offset=offset)
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:"):  # noqa: PTH115
+                    link.symlink_to(f"/proc/{os.getpid()}/fd/{fd}")  # as that of a process that had these numbers
+                    seen.append(other.has(key(1)))
+                    link.unlink()
+
+        with Store(tmp_path / "cache", limit_bytes=1) as other:
+            with Store(tmp_path / "cache", limit_bytes=1, files=LookingFiles()) as writer:
+                put(writer, 1)
+                assert other.has(key(1))
+            assert seen == [False]
+            assert stale.startswith(f"/proc/{os.getpid()}/fd/")
+
+
+CHILD = """
+import sys
+from tests.unit.cache.test_store import N, SPEC, Store, key, put
+
+store = Store(sys.argv[1], limit_bytes=1)
+put(store, 2)
+print(store.has(key(2)), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory that processes share")
 def test_chunks_in_memory_are_found_by_other_processes_and_go_with_theirs(tmp_path):
     with Store(tmp_path / "cache", limit_bytes=1) as store:
         put(store, 1)
         with Store(tmp_path / "cache", limit_bytes=1) as other:
             assert seed_in(other, 1) == 0
-        child = os.fork()
-        if not child:  # killed, as far as the others know
-            put(store, 2)
-            os._exit(0)
-        os.waitpid(child, 0)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+        script = [sys.executable, "-c", CHILD, str(tmp_path / "cache")]
+        with subprocess.Popen(script, env=environment, text=True, **pipes) as child:
+            assert child.stdout.readline() == "True\n"
+            assert [store.has(key(i)) for i in (1, 2)] == [True, True]
+            child.kill()
+            child.wait()
         assert [store.has(key(i)) for i in (1, 2)] == [True, False]
         put(store, 2)
         with Store(tmp_path / "cache", limit_bytes=1) as other:

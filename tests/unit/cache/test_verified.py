@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from stoker.cache.verified import _SETTLED_NS, VerifiedFiles
+from stoker.cache.folder import _SETTLED_NS, Files, Folder
 
 KEY = "ab" * 16
 
@@ -24,22 +24,17 @@ def _about(path, *, age_ns=2 * _SETTLED_NS):
 
 
 @pytest.fixture
-def verified(tmp_path):
-    folder = tmp_path / "checked"
-    folder.mkdir()
-    fd = os.open(folder, os.O_RDONLY)
-    yield VerifiedFiles(fd)
-    os.close(fd)
+def folder(tmp_path):
+    folder = Folder(tmp_path / "cache", Files())
+    yield folder
+    folder.close()
 
 
-def test_a_mark_holds_for_the_file_as_it_was(verified, file):
-    assert not verified.holds(KEY, _about(file))
-    verified.set(KEY, _about(file))
-    assert verified.holds(KEY, _about(file))
-    assert not verified.holds("cd" * 16, _about(file))
-    verified.drop(KEY)
-    verified.drop(KEY)
-    assert not verified.holds(KEY, _about(file))
+def test_a_mark_holds_for_the_file_as_it_was(folder, file):
+    assert not folder.was_verified(KEY, _about(file))
+    folder.note_verified(KEY, _about(file))
+    assert folder.was_verified(KEY, _about(file))
+    assert not folder.was_verified("cd" * 16, _about(file))
 
 
 def _rewrite(file):
@@ -65,42 +60,37 @@ def _set_back(file):
 
 
 @pytest.mark.parametrize("touch", [_rewrite, _lengthen, _replace, _set_back])
-def test_whatever_touches_the_file_makes_its_mark_wrong(verified, file, touch):
-    verified.set(KEY, _about(file))
+def test_whatever_touches_the_file_makes_its_mark_wrong(folder, file, touch):
+    folder.note_verified(KEY, _about(file))
     before = file.stat()
     while file.stat().st_ctime_ns == before.st_ctime_ns:  # until the file system's clock has ticked
         touch(file)
-    assert not verified.holds(KEY, _about(file))
+    assert not folder.was_verified(KEY, _about(file))
 
 
-def test_a_mark_of_another_boot_is_wrong(verified, file, tmp_path):
-    verified.set(KEY, _about(file))
-    link = tmp_path / "checked" / KEY
+def test_a_mark_of_another_boot_is_wrong(folder, file):
+    folder.note_verified(KEY, _about(file))
+    link = folder.path / "checked" / KEY
     _, rest = str(link.readlink()).split(" ", 1)
     link.unlink()
     link.symlink_to(f"another-boot {rest}")
-    assert not verified.holds(KEY, _about(file))
+    assert not folder.was_verified(KEY, _about(file))
 
 
-def test_a_file_that_changed_a_moment_ago_is_not_marked(verified, file):
+def test_a_file_that_changed_a_moment_ago_is_not_marked(folder, file):
     about = file.stat()
-    verified.set(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
-    assert not verified.holds(KEY, about)
-    assert not verified.holds(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
+    folder.note_verified(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
+    assert not folder.was_verified(KEY, about)
+    assert not folder.was_verified(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
 
 
-def test_a_folder_that_cannot_be_written_to_marks_nothing(tmp_path, file):
-    (tmp_path / "gone").mkdir()
-    fd = os.open(tmp_path / "gone", os.O_RDONLY)
-    (tmp_path / "gone").rmdir()
-    verified = VerifiedFiles(fd)
-    verified.set(KEY, _about(file))
-    verified.drop(KEY)
-    assert not verified.holds(KEY, _about(file))
-    os.close(fd)
+def test_a_folder_that_cannot_be_written_to_marks_nothing(folder, file):
+    (folder.path / "checked").rmdir()
+    folder.note_verified(KEY, _about(file))
+    assert not folder.was_verified(KEY, _about(file))
 
 
-def test_no_name_stays_aside(verified, file, tmp_path):
+def test_no_name_stays_aside(folder, file):
     for _ in range(3):
-        verified.set(KEY, _about(file))
-    assert [path.name for path in (tmp_path / "checked").iterdir()] == [KEY]
+        folder.note_verified(KEY, _about(file))
+    assert [path.name for path in (folder.path / "checked").iterdir()] == [KEY]

@@ -1,8 +1,11 @@
 import functools
 import multiprocessing
 import os
+import signal
+import threading
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.strategies import write_files
 from tests.unit.cache.chunk_files import read_arrays
@@ -11,6 +14,7 @@ import stoker
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
+from stoker.cache.workers import TransformProcesses
 from stoker.errors import FieldMismatchError, TransformError
 from stoker.loader.fill import warm
 from stoker.testing import MemoryStorage
@@ -105,6 +109,33 @@ def test_a_process_that_dies_is_an_error_of_its_chunk_and_is_replaced(made):
     errors = [result for result in results.values() if result is not True]
     assert len(errors) == 1
     assert "exit code 7" in errors[0]
+
+
+def waiting(table, *, folder):
+    if table["id"][0].as_py() == 1:
+        (folder / "begun").touch()
+        while not (folder / "goes on").exists():
+            pass
+    return {"x": table["id"].to_numpy()}
+
+
+def test_what_an_interrupted_call_had_asked_for_is_not_the_answer_to_the_next_one(tmp_path):
+    processes = TransformProcesses(functools.partial(waiting, folder=tmp_path), 1)
+
+    def interrupt():
+        while not (tmp_path / "begun").exists():
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        processes(pa.table({"id": [1, 2, 3]}), "one")
+    interrupting.join()
+    (tmp_path / "goes on").touch()
+    assert processes(pa.table({"id": [4, 5, 6]}), "another")["x"].tolist() == [4, 5, 6]
+    processes.close()
+    assert multiprocessing.active_children() == []
 
 
 def test_a_chunk_another_process_builds_is_left_to_it(made, store):

@@ -70,6 +70,31 @@ def test_a_chunk_that_gets_there_while_it_is_asked_for_again_is_not_put_behind_a
     assert not is_waiting
 
 
+def test_a_thread_that_waited_for_room_goes_on_once_there_is_no_limit_any_more():
+    built, limits, asked, is_full = [], [1], [], threading.Event()
+
+    def max_ahead():
+        asked.extend(built)
+        if len(asked) == 2:  # when chunk 0 was built, and before the thread waits, with the lock that `wait` takes
+            is_full.set()
+        return limits[0]
+
+    def build(chunk):
+        built.append(chunk)
+        return True
+
+    filler = Filler(is_there=built.__contains__, build=build, pool=AdaptivePool(1), max_ahead=max_ahead)
+    with closing(filler):
+        filler.request(range(3))
+        assert is_full.wait(60)
+        limits[0] = None
+        waiter = threading.Thread(target=filler.wait, args=(2,))
+        waiter.start()
+        waiter.join(60)
+        assert not waiter.is_alive()
+    assert built == [0, 1, 2]
+
+
 def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
     there, asked = set(), []
 

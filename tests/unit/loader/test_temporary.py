@@ -91,6 +91,26 @@ def test_a_thread_that_still_writes_leaves_nothing(tmp_path):
             writer.join()
 
 
+def test_whoever_makes_one_while_others_sweep_has_it(tmp_path):
+    lost = []
+
+    def make() -> None:
+        for _ in range(60):
+            folder = folder_in(tmp_path)
+            folder.make()
+            if not (folder.path / "owner").exists():
+                lost.append(folder.path)
+            folder.close()
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lost == []
+    assert left_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("ends", ["", "os.kill(os.getpid(), 9)"])
 def test_one_that_was_killed_is_swept_by_the_next_and_one_in_use_is_not(tmp_path, ends):
     made = f"""
