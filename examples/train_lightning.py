@@ -66,8 +66,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
+    if "RANK" in os.environ:  # the others wait until the data are there; Lightning takes the process group as it is
+        torch.distributed.init_process_group("gloo")
     if os.environ.get("RANK", "0") == "0":
         write_example(folder / "data")
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
     print(f"left after {train(folder, stop_after=5)} steps")
     print(f"{train(folder, stop_after=None, checkpoint=folder / 'last.ckpt')} steps in all")
 

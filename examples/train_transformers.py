@@ -4,10 +4,10 @@ A few hundred rows are written to FOLDER first. Under torchrun each rank takes i
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import stoker
@@ -68,8 +68,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    if os.environ.get("RANK", "0") == "0":
+    ranks = PartialState(cpu=True)
+    if ranks.is_main_process:
         write_example(folder / "data")
+    ranks.wait_for_everyone()
     print(f"left after {train(folder, stop_after=5)} steps")
     print(f"{train(folder, stop_after=-1, checkpoint=str(folder / 'trainer' / 'checkpoint-5'))} steps in all")
 

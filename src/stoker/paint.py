@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TextIO, TypeAlias
@@ -17,8 +18,8 @@ from rich.text import Text
 
 from stoker.errors import printable, without_secrets
 
-MoveBar: TypeAlias = Callable[[float, float, str], object]
-"""Told how much is done, of how much, and words beside the bar."""
+MoveBar: TypeAlias = Callable[[float, float | None, str], object]
+"""Told how much is done, of how much (None where nobody knows), and words beside the bar."""
 
 # In a file or a pipe nothing is cut or folded: who reads it is a program, or a person with a wide screen.
 _PIPE_WIDTH = 4000
@@ -73,15 +74,20 @@ def cells(*values: str | Text) -> list[Text]:
     return [value if isinstance(value, Text) else Text(printable(value, is_line=True)) for value in values]
 
 
-def print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+def print_facts(console: Console, pairs: Iterable[tuple[str, str | Text]]) -> None:
     """Print names and values under each other; without a value there is no line."""
+    console.print(facts(pairs))
+
+
+def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return names and values under each other; without a value there is no line."""
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
-    for name, value in facts:
+    for name, value in pairs:
         if value:
             made.add_row(*cells(name, value))
-    console.print(made)
+    return made
 
 
 def print_error(console: Console, message: str, *, notes: Iterable[str] = ()) -> None:
@@ -97,13 +103,26 @@ def print_line(console: Console, text: str, style: str = "") -> None:
 
 
 @contextmanager
-def progress(messages: Console) -> Iterator[MoveBar]:
-    """Give what moves a bar with words behind it; where nobody watches, nothing."""
+def progress(messages: Console, *, line_s: float | None = None) -> Iterator[MoveBar]:
+    """Give what moves a bar with words behind it.
+
+    Args:
+        messages: Where to.
+        line_s: Where there is no terminal, the words are a line of their own once in so many seconds; None for none.
+    """
     if not messages.is_terminal:
-        yield lambda _done, _total, _text: None
+        said_s = time.monotonic()
+
+        def write(_done: float, _total: float | None, text: str) -> None:
+            nonlocal said_s
+            if line_s is not None and time.monotonic() - said_s >= line_s:
+                said_s = time.monotonic()
+                messages.print(text)
+
+        yield write
         return
-    text = TextColumn("{task.description}", style="dim", markup=False)
+    words = TextColumn("{task.description}", style="dim", markup=False)
     # Often enough to be alive, rarely enough to take no time from what is measured.
-    with Progress(BarColumn(bar_width=24), text, console=messages, transient=True, refresh_per_second=4) as bar:
+    with Progress(BarColumn(bar_width=24), words, console=messages, transient=True, refresh_per_second=4) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)

@@ -221,4 +221,4 @@ def test_a_command_that_takes_one_data_set_says_how_to_name_it(run):
         assert "one data set" in errors
     code, _, errors = run("inspect", "mixing.py:gone")
     assert code == 2
-    assert "has no stoker.Dataset or stoker.Mixture with the name 'gone'; it has every, last, mixed, some" in errors
+    assert "has nothing with the name 'gone' that is a Dataset or a Mixture; it has every, last, mixed, some" in errors

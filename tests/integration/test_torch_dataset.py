@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -140,6 +143,42 @@ def test_workers_that_begin_a_pass_at_the_same_time_are_in_the_same_one(place):
             assert ids_of(loader) == ids_of(order)
     dataset.close()
     order.close()
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_pass_that_was_begun_keeps_its_epoch_whatever_is_named_while_its_workers_start(place, epochs, context):
+    dataset = dataset_of(place)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
+    begun = iter(loader)
+    dataset.set_epoch(2)
+    assert (dataset.epoch, dataset.next_epoch) == (2, 2)
+    assert ids_of(begun) == epochs[0]
+    assert ids_of(loader) == epochs[2]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
+def test_a_copy_goes_through_the_epochs_by_itself(place, epochs, copied):
+    dataset = copied(dataset_of(place))
+    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    assert [ids_of(loader) for _ in range(3)] == epochs
+
+
+def test_two_data_loaders_of_one_data_set_take_turns(place, epochs):
+    dataset = dataset_of(place)
+    loaders = [DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True) for _ in range(2)]
+    for _ in range(3):
+        torch.manual_seed(1)
+        first, second = (iter(loader) for loader in loaders)
+        dataset.set_epoch(0)
+        assert (ids_of(first), ids_of(second)) == (epochs[0], epochs[1])
+
+
+def test_threads_that_share_an_iterator_have_each_row_once(place, epochs):
+    with dataset_of(place) as dataset:
+        batches = iter(DataLoader(dataset, batch_size=None))
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda _: ids_of(iter(lambda: next(batches, None), None)), range(4))
+        assert sorted(ids for part in found for ids in part) == sorted(epochs[0])
 
 
 def test_passes_are_counted_on_with_other_workers(place, epochs):

@@ -130,21 +130,24 @@ def test_what_ranks_gather_of_padded_batches_is_each_row_once_and_in_order(place
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
     ("example", "module", "told"),
     [
-        ("train_lightning.py", "lightning", "32 steps in all"),
-        ("train_transformers.py", "transformers", "32 steps in all"),
-        ("train_accelerate.py", "accelerate", "1000 in two epochs"),
+        ("train_lightning.py", "lightning", ("32 steps in all", "16 steps in all")),
+        ("train_transformers.py", "transformers", ("32 steps in all", "16 steps in all")),
+        ("train_accelerate.py", "accelerate", ("1000 in two epochs", "500 in two epochs")),
     ],
 )
-def test_each_example_runs(tmp_path, example, module, told):
+def test_each_example_runs_alone_and_under_torchrun(tmp_path, example, module, told, world_size):
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}: make test-integrations")
-    command = [sys.executable, str(ROOT / "examples" / example), str(tmp_path / "folder")]
-    paths = {"PYTHONPATH": str(ROOT / "src")}
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if world_size == 2 else []
+    command = [sys.executable, *ranks, str(ROOT / "examples" / example), str(tmp_path / "folder")]
+    paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=200, check=False)
-    assert told in done.stdout, done.stdout + done.stderr[-4000:]
+    assert told[world_size - 1] in done.stdout, done.stdout + done.stderr[-4000:]
+    assert done.returncode == 0
 
 
 def test_the_page_says_of_each_framework_what_is_run():

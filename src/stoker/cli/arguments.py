@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -39,25 +41,22 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(WRONG_USAGE)
 
 
-def add_command(
-    commands: Commands, name: str, run: Run | None = None, *, summary: str, text: str, examples: str
-) -> Parser:
-    """Add a command with its help: a line in the list, some sentences and examples of its own.
+def add_command(commands: Commands, name: str, run: Run | None = None, *, doc: str | None = None) -> Parser:
+    """Add a command, whose help is a docstring: a line for the list, sentences, and examples of its own.
 
     Args:
         commands: Where to.
         name: What it is called.
         run: What it does; it takes --json then. None where other commands stand behind it.
-        summary: Its line in the list.
-        text: Sentences.
-        examples: Lines to type.
+        doc: The docstring, where that is not the one of `run`.
     """
-    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    about, _, examples = inspect.cleandoc(doc or run.__doc__ or "").partition("\n\nExamples:\n")
+    summary, _, text = about.partition("\n\n")
     parser = commands.add_parser(
         name,
-        help=summary,
-        description=text.strip(),
-        epilog=f"examples:\n{lines}",
+        help=summary[:1].lower() + summary[1:].rstrip("."),
+        description=text,
+        epilog="examples:\n" + textwrap.indent(textwrap.dedent(examples), "  "),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if run is not None:
@@ -78,7 +77,8 @@ def option(
 
     Args:
         parser: Where to, or a group of it.
-        usage: As it is typed: "--seed N"; one without a value is a switch.
+        usage: As it is typed: "--seed N"; one without a value is a switch, and "--engine here|ray" is one of some
+            words, the first unless told.
         text: What it is.
         kind: Turns the text into a value, or refuses it.
         default: Its value when it is not given; help tells it.
@@ -88,8 +88,12 @@ def option(
     if not value:
         parser.add_argument(name, action="store_true", help=text)
         return
+    given: dict[str, Any] = {"metavar": value, "type": kind}
+    if value.islower() and "|" in value:
+        given = {"choices": value.split("|")}
+        default = given["choices"][0]
     told = "" if default is None else f" (default: {default})"
-    parser.add_argument(name, help=text + told, default=default, **{"metavar": value, "type": kind} | more)
+    parser.add_argument(name, help=text + told, default=default, **given | more)
 
 
 def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
@@ -103,16 +107,6 @@ def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
     option(group, "--lanes N", "lanes", at_least_1, 1)
     option(group, "--epoch E", "which epoch, from 0 on", at_least_0, 0)
     option(group, "--world-size W", "number of ranks", at_least_1, 1)
-
-
-def add_remainder(parser: argparse.ArgumentParser) -> None:
-    """Add --remainder."""
-    add_choice(parser, "--remainder", "as your Loader has it", "keep", "drop", "pad")
-
-
-def add_choice(parser: argparse.ArgumentParser, name: str, text: str, *choices: str) -> None:
-    """Add an option that is one of some words, the first unless told."""
-    parser.add_argument(name, choices=choices, default=choices[0], help=f"{text} (default: {choices[0]})")
 
 
 def at_least_0(text: str) -> int:

@@ -1,4 +1,10 @@
-"""`stoker cache`: what a cache folder holds, whether it is sound, and making room in it."""
+"""Look into a cache folder, check it, remove data sets from it.
+
+Examples:
+    stoker cache ls /nvme/stoker
+    stoker cache verify /nvme/stoker --fix
+    stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/
+"""
 
 from __future__ import annotations
 
@@ -32,55 +38,14 @@ _DETAILS = 240
 
 def add_to(commands: Commands) -> None:
     """Add the commands."""
-    parser = add_command(
-        commands,
-        "cache",
-        summary="look into a cache folder, check it, remove data sets from it",
-        text="Looks after a cache folder: what it holds, whether it is sound, what can go.",
-        examples="""
-stoker cache ls /nvme/stoker
-stoker cache verify /nvme/stoker --fix
-stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/""",
-    )
+    parser = add_command(commands, "cache", doc=__doc__)
     inner = parser.add_subparsers(metavar="ls | verify | rm", title="commands", required=True)
-    parser = add_command(
-        inner,
-        "ls",
-        run_ls,
-        summary="the data sets in it: chunks, sizes, who uses them",
-        text="Lists the data sets in a cache, the most recently opened first.",
-        examples="stoker cache ls /nvme/stoker",
-    )
+    parser = add_command(inner, "ls", run_ls)
     _add_folder(parser)
-    parser = add_command(
-        inner,
-        "verify",
-        run_verify,
-        summary="compare the checksums of every chunk",
-        text="""
-Reads every chunk and compares its checksums. Exits with 3 if one is damaged.
-Training notices damage by itself and builds such a chunk again: this command
-is for finding out whether a disk can be trusted.""",
-        examples="""
-stoker cache verify /nvme/stoker
-stoker cache verify /nvme/stoker --fix""",
-    )
+    parser = add_command(inner, "verify", run_verify)
     _add_folder(parser)
     option(parser, "--fix", "remove what is damaged, so that it is built again")
-    parser = add_command(
-        inner,
-        "rm",
-        run_rm,
-        summary="remove data sets from it",
-        text="""
-Removes data sets with their chunks, named by their source or by the beginning
-of their fingerprint, as `stoker cache ls` shows them. Chunks that another data
-set shares stay. A data set that a process has open cannot be removed.""",
-        examples="""
-stoker cache rm /nvme/stoker 3f9a
-stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/ --yes
-stoker cache rm /nvme/stoker --all""",
-    )
+    parser = add_command(inner, "rm", run_rm)
     _add_folder(parser)
     parser.add_argument("names", metavar="NAME", nargs="*", help="source, or beginning of a fingerprint")
     option(parser, "--all", "everything")
@@ -93,7 +58,13 @@ def _add_folder(parser: Parser) -> None:
 
 
 def run_ls(options: argparse.Namespace, console: Console) -> int:
-    """List the data sets."""
+    """List the data sets in it: chunks, sizes, who uses them.
+
+    The most recently opened one comes first.
+
+    Examples:
+        stoker cache ls /nvme/stoker
+    """
     from stoker.cache import admin
 
     with _existing_store(options) as store:
@@ -167,7 +138,16 @@ def _as_json(entry: DatasetEntry) -> dict[str, object]:
 
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
-    """Check every chunk."""
+    """Compare the checksums of every chunk.
+
+    Reads every chunk and compares its checksums. Exits with 3 if one is damaged.
+    Training notices damage by itself and builds such a chunk again: this command
+    is for finding out whether a disk can be trusted.
+
+    Examples:
+        stoker cache verify /nvme/stoker
+        stoker cache verify /nvme/stoker --fix
+    """
     from stoker.cache import admin
 
     done = 0
@@ -211,7 +191,17 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_rm(options: argparse.Namespace, console: Console) -> int:
-    """Remove data sets, after asking."""
+    """Remove data sets from it.
+
+    Removes data sets with their chunks, named by their source or by the beginning
+    of their fingerprint, as `stoker cache ls` shows them. Chunks that another data
+    set shares stay. A data set that a process has open cannot be removed.
+
+    Examples:
+        stoker cache rm /nvme/stoker 3f9a
+        stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/ --yes
+        stoker cache rm /nvme/stoker --all
+    """
     from stoker.cache import admin
 
     if bool(options.names) == options.all:

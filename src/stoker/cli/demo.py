@@ -16,27 +16,24 @@ _LOG_CELLS = 120
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "demo",
-        run,
-        summary="see on this machine what Stoker does, in under four minutes",
-        text="""
-Writes a ranking data set, serves it as slowly as a remote store, and trains
-three epochs on it in five ways: plain Parquet, four times the threads, Arrow
-on SSD, Stoker, and everything in RAM. Prints how busy each kept the
-accelerator and where the time went, and writes a page with the picture.""",
-        examples="""
-stoker demo
-stoker demo --rows 500000 --html demo.html""",
-    )
+    parser = add_command(commands, "demo", run)
     option(parser, "--rows N", "rows of the data set (default: about 2 million)", at_least_1)
     option(parser, "--folder DIR", "where the data set is kept from run to run (default: ~/.cache/stoker/demo)")
     option(parser, "--html FILE", "where the page goes", default="stoker-demo.html")
 
 
 def run(options: argparse.Namespace, _: Console) -> int:
-    """Run the demo."""
+    """See on this machine what Stoker does, in under four minutes.
+
+    Writes a ranking data set, serves it as slowly as a remote store, and trains
+    three epochs on it in five ways: plain Parquet, four times the threads, Arrow
+    on SSD, Stoker, and everything in RAM. Prints how busy each kept the
+    accelerator and where the time went, and writes a page with the picture.
+
+    Examples:
+        stoker demo
+        stoker demo --rows 500000 --html demo.html
+    """
     from stoker.demo.data import NUM_ROWS
     from stoker.demo.run import default_folder, run_demo
 

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,26 +32,7 @@ _DEMO_STEP_S = 4_096 / 1_000_000
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "doctor",
-        run,
-        summary="why the GPU waits, and what would help, each tried for a few seconds",
-        text="""
-Runs your whole data path with the step behind it, then the alternatives:
-batches in RAM, tensors on SSD, Arrow on SSD, more threads, and others. Each
-runs for a few seconds, in turn, within a time budget. Says which stage starves
-the step, how sure that is, what it costs, and what helped. Leaves no files
-behind.
-
-Without a step it says what the path can supply, and which steps that feeds.""",
-        examples="""
-stoker doctor --demo
-stoker doctor s3://lake/ranking/2026-11/ --step-time 0.01 --batch-size 4096
-stoker doctor train.py:dataset --step train.py:step --device cuda --verify
-stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 2.50
-stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
-    )
+    parser = add_command(commands, "doctor", run)
     add_target(parser, nargs="?")  # a demo has a data set of its own
     option(parser, "--demo", "examine the demo's data behind its slow simulated link")
     step = parser.add_argument_group("the step")
@@ -75,7 +56,23 @@ stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json""",
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Examine and print."""
+    """Say why the GPU waits, and what would help, each tried for a few seconds.
+
+    Runs your whole data path with the step behind it, then the alternatives:
+    batches in RAM, tensors on SSD, Arrow on SSD, more threads, and others. Each
+    runs for a few seconds, in turn, within a time budget. Says which stage starves
+    the step, how sure that is, what it costs, and what helped. Leaves no files
+    behind.
+
+    Without a step it says what the path can supply, and which steps that feeds.
+
+    Examples:
+        stoker doctor --demo
+        stoker doctor s3://lake/ranking/2026-11/ --step-time 0.01 --batch-size 4096
+        stoker doctor train.py:dataset --step train.py:step --device cuda --verify
+        stoker doctor train.py:dataset --cache /nvme/stoker --step-time 10ms --gpu-hour 2.50
+        stoker doctor --ranks rank0.json rank1.json rank2.json rank3.json
+    """
     from stoker.doctor.examine import ExaminationInterrupted, examine
     from stoker.doctor.page import check_report, write_report
     from stoker.doctor.screen import print_result
@@ -151,10 +148,7 @@ def _step(options: argparse.Namespace) -> Step | None:
     if options.step_time is not None:
         return TimedStep(options.step_time)
     if options.step is not None:
-        function = load_named(options.step, what="the step")
-        if not callable(function):
-            raise ValueError(f"{options.step} is not a function of a batch, but of type {type(function).__name__}")
-        return FunctionStep(function, name=options.step)
+        return FunctionStep(load_named(options.step, what="a step", kinds=Callable), name=options.step)
     return TimedStep(_DEMO_STEP_S) if options.demo else None
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from itertools import takewhile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.text import Text
 
-from stoker.cli.arguments import OK, Commands, add_command, add_order, add_remainder, at_least_0, folder, option
+from stoker.cli.arguments import OK, Commands, add_command, add_order, at_least_0, folder, option
 from stoker.cli.target import add_target, add_units, counting, planned
 from stoker.errors import printable
-from stoker.paint import print_json, print_line, table
+from stoker.paint import print_json, print_line
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -21,30 +20,10 @@ if TYPE_CHECKING:
     from stoker.loader.orders import CountedSets, Orders
     from stoker.sampling import Steps
 
-_SHOWN = 20
-
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "explain",
-        run,
-        summary="file, row group and row of every sample of a step, or the step of a row",
-        text="""
-Names file, row group and row of every sample of any step, on any rank, without
-reading data; with --find, the other way round: the steps that use a row.
-The order is computed from the same arguments that your Loader has: give the
-same ones here.
-
-With a filter, samples are the rows that pass. Which these are is not known
-without reading; a sample is then named as the n-th passing row of its row
-groups, counted from 0.""",
-        examples="""
-stoker explain data/ --step 17 --batch-size 4096 --shuffle --seed 7
-stoker explain data/ --step 17 --batch-size 512 --rank 3 --world-size 8
-stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
-    )
+    parser = add_command(commands, "explain", run)
     add_target(parser, takes_mixture=True)
     which = parser.add_mutually_exclusive_group(required=True)
     option(which, "--step N", "the step, counted from 0 in its epoch", at_least_0)
@@ -53,12 +32,26 @@ stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096""",
     add_order(parser, shuffle=False)
     add_units(parser)
     option(parser, "--rank R", "the rank", at_least_0, 0)
-    add_remainder(parser)
+    option(parser, "--remainder keep|drop|pad", "as your Loader has it")
     option(parser, "--cache DIR", "the cache of a loader that has run: needed with a transform and no --window", folder)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Explain a step, or find a row."""
+    """Name file, row group and row of every sample of a step, or the steps of a row.
+
+    Reads no data. With --find it is the other way round: the steps that use a row.
+    The order is computed from the same arguments that your Loader has: give the
+    same ones here.
+
+    With a filter, samples are the rows that pass. Which these are is not known
+    without reading; a sample is then named as the n-th passing row of its row
+    groups, counted from 0.
+
+    Examples:
+        stoker explain data/ --step 17 --batch-size 4096 --shuffle --seed 7
+        stoker explain data/ --step 17 --batch-size 512 --rank 3 --world-size 8
+        stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096
+    """
     from stoker.loader.explain import explain
     from stoker.sampling import RankShare, Steps
 
@@ -75,31 +68,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
             f"there is no step {options.step}: an epoch has {count_text(steps.num_steps, 'step')} of this size{last}"
         )
     found = explain(orders, steps, options.step, epoch=options.epoch, shard=shard)
-    counted = "sample" if known.unit is None else "unit"
     if options.json:
         _print_json(found, known, steps)
     elif console.is_terminal:
-        _print_screen(found, known, steps, console, counted=counted)
+        print_line(console, str(found))
+        print_line(console, "--json or a pipe has every sample", "dim")
     else:
-        heads, rows = _rows(found, known, counted=counted)
-        heads = ["row_group" if head == "row group" else head for head in heads]
-        sys.stdout.writelines("\t".join(printable(cell, is_line=True) for cell in row) + "\n" for row in (heads, *rows))
+        sys.stdout.writelines(
+            "\t".join(printable(cell, is_line=True) for cell in row) + "\n" for row in _rows(found, known)
+        )
     return OK
 
 
-def _rows(
-    found: Explanation, known: CountedSets, *, counted: str, num: int | None = None
-) -> tuple[list[str], list[list[str]]]:
-    """Return heads and cells of the first samples of a step, of all of them unless told."""
-    units = found.unit.tolist()[:num]
-    rows = [
-        [str(unit), row.dataset or "", row.url, *_place(row, known)]
-        for unit, row in zip(units, found[: len(units)], strict=True)
-    ]
-    heads = [counted, "data set", "file", "row group", "row"]
-    if found.names:
-        return heads, rows
-    return heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows]
+def _rows(found: Explanation, known: CountedSets) -> Iterator[list[str]]:
+    """Yield heads and cells of the samples of a step."""
+    is_mixed = bool(found.names)
+    yield ["sample" if known.unit is None else "unit", *["data set"] * is_mixed, "file", "row_group", "row"]
+    for unit, row in zip(found.unit.tolist(), found, strict=True):
+        yield [str(unit), *[row.dataset or ""] * is_mixed, row.url, *_place(row, known)]
 
 
 def _place(row: SourceRow, known: CountedSets) -> tuple[str, str]:
@@ -110,30 +96,6 @@ def _place(row: SourceRow, known: CountedSets) -> tuple[str, str]:
     first, last = fragment.row_groups[0], fragment.row_groups[-1]
     part = "" if fragment.rows is None else f" rows {fragment.rows[0]}-{fragment.rows[1] - 1}"
     return (str(first) if first == last else f"{first}-{last}") + part, f"passing row {row.chunk_row}"
-
-
-def _print_screen(found: Explanation, known: CountedSets, steps: Steps, console: Console, *, counted: str) -> None:
-    urls = {found.urls[int(file)] for file in set(found.file)}
-    title = (
-        f"epoch {found.epoch}, step {found.step:,} of {steps.num_steps:,}, rank {found.shard.rank} of "
-        f"{found.shard.world_size}: {count_text(len(found), 'sample')} of {count_text(len(urls), 'file')}"
-    )
-    print_line(console, title, "bold")
-    # Of URLs too, which `os.path` does not know.
-    parts = zip(*(url.split("/")[:-1] for url in urls), strict=False)
-    folder = "".join(f"{part[0]}/" for part in takewhile(lambda part: len(set(part)) == 1, parts))
-    if folder:
-        print_line(console, f"in {folder}", "dim")
-    console.print()
-    heads, rows = _rows(found, known, counted=counted, num=_SHOWN)
-    file = heads.index("file")
-    shown: list[list[str | Text]] = [[*row] for row in rows]
-    for cells, row in zip(shown, found[: len(rows)], strict=True):
-        name = Text(row.url.removeprefix(folder))
-        cells[file] = name.append(" (padding)", "yellow") if row.is_padding else name
-    console.print(table(*heads, rows=shown, numbers=(counted, "row group", "row"), folds=("file",)))
-    if len(rows) < len(found):
-        print_line(console, f"… and {count_text(len(found) - len(rows))} more: --json or a pipe has them", "dim")
 
 
 def _print_json(found: Explanation, known: CountedSets, steps: Steps) -> None:

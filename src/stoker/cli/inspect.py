@@ -34,25 +34,7 @@ _MIN_FACTOR = 1.1
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "inspect",
-        run,
-        summary="what a data set is, and what each of its columns becomes",
-        text="""
-Shows what lies at TARGET (files, row groups, rows) and what a loader would
-make of it: the tensor each column becomes, bytes a sample, size on SSD.
-Reads footers only; with --deduplicate also some rows, to see which fields do not
-change from row to row and what keeping them once would save; with --compact
-the same, for fields that could be kept in narrower numbers. Exits with 1 if a
-loader would refuse a column, and says what to do about it.""",
-        examples="""
-stoker inspect s3://lake/ranking/2026-11/
-stoker inspect data/ --columns label,dense_0,user.age
-stoker inspect data/ --deduplicate
-stoker inspect data/ --compact
-stoker inspect train.py:dataset --cache /nvme/stoker""",
-    )
+    parser = add_command(commands, "inspect", run)
     add_target(parser, takes_mixture=True)
     option(parser, "--cache DIR", "a cache folder: says how much of the data set it holds", folder)
     option(parser, "--deduplicate", "read some rows: says which fields could be shared, and what that saves")
@@ -61,7 +43,22 @@ stoker inspect train.py:dataset --cache /nvme/stoker""",
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Inspect and print."""
+    """Show what a data set is, and what each of its columns becomes.
+
+    Shows what lies at TARGET (files, row groups, rows) and what a loader would
+    make of it: the tensor each column becomes, bytes a sample, size on SSD.
+    Reads footers only; with --deduplicate also some rows, to see which fields do not
+    change from row to row and what keeping them once would save; with --compact
+    the same, for fields that could be kept in narrower numbers. Exits with 1 if a
+    loader would refuse a column, and says what to do about it.
+
+    Examples:
+        stoker inspect s3://lake/ranking/2026-11/
+        stoker inspect data/ --columns label,dense_0,user.age
+        stoker inspect data/ --deduplicate
+        stoker inspect data/ --compact
+        stoker inspect train.py:dataset --cache /nvme/stoker
+    """
     from stoker.plan.inspection import inspect
     from stoker.plan.savings import find_narrowing, find_sharing
 
@@ -69,10 +66,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     asked_for = "--deduplicate" if options.deduplicate else "--compact" if options.compact else ""
     if asked_for and (names := getattr(target, "names", ())):
         raise ValueError(f"{asked_for} looks at one data set; name one of {', '.join(names)} in the module")
-    with counting() as (status, show):
+    with counting() as (say, show):
         looked_at = inspect(target, cache=cache, unit=unit_of(options), on_count=show)
         first = next(iter(looked_at.parts.values()))
-        status.update("reading some rows …")
+        say("reading some rows …")
         sharing = find_sharing(first.catalogue) if options.deduplicate and not first.problems else None
         narrowing = find_narrowing(first.catalogue) if options.compact and not first.problems else None
     mixture = looked_at.mixture

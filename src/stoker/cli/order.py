@@ -1,4 +1,10 @@
-"""`stoker order quality`: is this window large enough for the way the data are laid out?"""
+"""Measure how well an order mixes the samples.
+
+Measures the order of samples before anything is trained with it.
+
+Examples:
+    stoker order quality data/ --column day --batch-size 4096
+"""
 
 from __future__ import annotations
 
@@ -20,32 +26,9 @@ if TYPE_CHECKING:
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "order",
-        summary="how well an order mixes the samples",
-        text="Measures the order of samples before anything is trained with it.",
-        examples="stoker order quality data/ --column day --batch-size 4096",
-    )
+    parser = add_command(commands, "order", doc=__doc__)
     inner = parser.add_subparsers(metavar="quality", title="commands", required=True)
-    parser = add_command(
-        inner,
-        "quality",
-        run_quality,
-        summary="is the window large enough? compares batches with those of a random permutation",
-        text="""
-Reads one column (a label, a day, a country), and compares how much it varies
-from batch to batch with how much it would in a random permutation: chi-square
-per degree of freedom, 1 where the order mixes perfectly, more where the window
-is too small for data that are sorted by this column. A group, window or packed
-row counts once, with the value of its first row. Of a mixture, labels of all
-data sets are compared, and the share of each in a batch is told.""",
-        examples="""
-stoker order quality data/ --column label --batch-size 4096
-stoker order quality data/ --column day --batch-size 4096 --window 64
-stoker order quality train.py:dataset --column label --batch-size 512 \\
-    --world-size 8 --cache /nvme/stoker""",
-    )
+    parser = add_command(inner, "quality", run_quality)
     add_target(parser, takes_mixture=True)
     option(parser, "--column NAME", "the column to measure by; a source column", required=True)
     add_order(parser, shuffle=True)
@@ -55,16 +38,30 @@ stoker order quality train.py:dataset --column label --batch-size 512 \\
 
 
 def run_quality(options: argparse.Namespace, console: Console) -> int:
-    """Measure and print."""
+    r"""Compare batches with those of a random permutation: is the window large enough?
+
+    Reads one column (a label, a day, a country), and compares how much it varies
+    from batch to batch with how much it would in a random permutation: chi-square
+    per degree of freedom, 1 where the order mixes perfectly, more where the window
+    is too small for data that are sorted by this column. A group, window or packed
+    row counts once, with the value of its first row. Of a mixture, labels of all
+    data sets are compared, and the share of each in a batch is told.
+
+    Examples:
+        stoker order quality data/ --column label --batch-size 4096
+        stoker order quality data/ --column day --batch-size 4096 --window 64
+        stoker order quality train.py:dataset --column label --batch-size 512 \
+            --world-size 8 --cache /nvme/stoker
+    """
     from stoker.plan.labels import label_quality, read_labels
 
-    with counting() as (status, show):
+    with counting() as (say, show):
         known, orders = planned(options, show)
         order = orders.order
-        status.update(f"reading column {options.column} …")
+        say(f"reading column {options.column} …")
         catalogues = {name: one.catalogue for name, one in known.named.items()}
         labels = read_labels(catalogues, options.column)
-        status.update("measuring …")
+        say("measuring …")
         size = options.batch_size * options.world_size
         found = label_quality(orders, labels, batch_size=size, epoch=options.epoch, num_batches=options.batches)
         num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))

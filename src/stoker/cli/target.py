@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,14 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from stoker.arguments import near
 from stoker.cli.arguments import option
 from stoker.errors import StokerError
-from stoker.paint import make_console
+from stoker.paint import make_console, progress
 from stoker.words import count_text
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from stoker.dataset.catalogue import CountProgress
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
@@ -34,6 +32,7 @@ Show: TypeAlias = "Callable[[CountProgress], None]"
 
 # Where there is no terminal: how long until the first line, and from one to the next.
 _LINE_S = 5.0
+_MAX_NAMES = 10
 
 # A module or a .py file, a colon, a name. A URL has "//" behind its colon.
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
@@ -81,8 +80,7 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
     text = options.target
     if text.endswith(".py") and Path(text).is_file():
         raise ValueError(f"{text} is Python: name the Dataset in it, such as {text}:dataset")
-    match = _NAMED.fullmatch(text)
-    if match is None or Path(text).exists():
+    if _NAMED.fullmatch(text) is None or Path(text).exists():
         given: dict[str, Any] = {"chunk_size": options.chunk_size} if options.chunk_size else {}
         if options.columns:
             # As in a CSV file: a name with a comma or with blanks around it stands in quotes.
@@ -95,33 +93,28 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
         raise ValueError(
             f"{text} says itself which columns and chunk size it has; leave --columns and --chunk-size out"
         )
-    module = _load(match["module"], what="the data set")
-    found = getattr(module, match["name"], None)
-    if not isinstance(found, Dataset | Mixture):
-        names = sorted(name for name, value in vars(module).items() if isinstance(value, Dataset | Mixture))
-        has = f"it has {', '.join(names)}" if names else "it has none at the top level"
-        named = f"no stoker.Dataset or stoker.Mixture with the name {match['name']!r}"
-        raise ValueError(f"{match['module']} has {named}; {has}")
-    for dataset in [found] if isinstance(found, Dataset) else found.datasets.values():
+    found: Dataset | Mixture = load_named(text, what="a Dataset or a Mixture", kinds=(Dataset, Mixture))
+    for dataset in found.datasets.values() if isinstance(found, Mixture) else [found]:
         dataset.refresh = dataset.refresh or options.refresh
     return found
 
 
-def load_named(text: str, *, what: str) -> object:
+def load_named(text: str, *, what: str, kinds: Any = object) -> Any:
     """Return what `text` names in the user's code, such as train.py:step; a module loaded before is not loaded again.
 
     Raises:
-        ValueError: It names nothing.
+        ValueError: It names nothing, or nothing of these kinds.
         StokerError: The user's module cannot be imported.
     """
     match = _NAMED.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} does not name {what}: write train.py:name or package.module:name")
-    module = _load(match["module"], what=what)
-    if not hasattr(module, match["name"]):
-        raise ValueError(f"{match['module']} has nothing with the name {match['name']!r}, which should be {what}")
-    found: object = getattr(module, match["name"])
-    return found
+    module, name = _load(match["module"], what=what), match["name"]
+    if not isinstance(getattr(module, name, None), kinds) or not hasattr(module, name):
+        names = [known for known, value in vars(module).items() if isinstance(value, kinds) and known[0] != "_"]
+        has = near(name, names) or (f"it has {', '.join(sorted(names)[:_MAX_NAMES])}" if names else "it has none")
+        raise ValueError(f"{match['module']} has nothing with the name {name!r} that is {what}; {has}")
+    return getattr(module, name)
 
 
 def _load(name: str, *, what: str) -> ModuleType:
@@ -193,23 +186,19 @@ def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
 
 
 @contextmanager
-def counting(text: str = "reading footers …") -> Iterator[tuple[Status, Show]]:
+def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str], object], Show]]:
     """Show on stderr what is under way, and give what changes the text and what is told of counting."""
-    messages = make_console(stderr=True)
-    said_s = time.monotonic()
-    with messages.status(text) as status:
+    with progress(make_console(stderr=True), line_s=_LINE_S) as bar:
 
-        def show(progress: CountProgress) -> None:
-            nonlocal said_s
-            done = f"{count_text(progress.num_done)} of {count_text(progress.num_fragments, 'fragment')}"
-            told = f"counting: {done}, {count_text(progress.num_rows, 'row')}"
-            if messages.is_terminal:
-                status.update(f"{told} …")
-            elif time.monotonic() - said_s >= _LINE_S:
-                said_s = time.monotonic()
-                messages.print(told)
+        def say(text: str) -> None:
+            bar(0, None, text)
 
-        yield status, show
+        def show(found: CountProgress) -> None:
+            done = f"{count_text(found.num_done)} of {count_text(found.num_fragments, 'fragment')}"
+            bar(found.num_done, found.num_fragments, f"counting: {done}, {count_text(found.num_rows, 'row')}")
+
+        say(text)
+        yield say, show
 
 
 def planned(options: argparse.Namespace, show: Show) -> tuple[CountedSets, Orders]:

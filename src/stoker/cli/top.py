@@ -14,9 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from stoker.cli.arguments import OK, Commands, add_command, option, seconds
-from stoker.paint import cells, print_json, table
+from stoker.paint import cells, facts, print_json, table
 from stoker.words import bar_text, bytes_text, count_text, duration_text, time_text
 
+_NOBODY = (
+    "No loader of yours is running on this host.\n"
+    "One shows up here a second after its first batch, unless STOKER_STATUS=off is in its environment."
+)
 # Older figures are said to be so: the file is written once a second as long as anything happens.
 _FRESH_S = 3.0
 # Lines that a block takes beside its stages.
@@ -51,30 +55,27 @@ _WAITS = {
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "top",
-        run,
-        summary="watch the loaders that run on this host: stall, stages, cache, time left",
-        text="""
-Shows every loader of this user on this host: how much of the time its
-training loop steps and how much it waits for batches, what the threads that
-make them are busy with, how often the cache helps, and how long the epoch
-still takes. Rates are those of the last five seconds.
-
-A loader writes these figures to a small file once a second; with
-STOKER_STATUS=off in its environment it does not.""",
-        examples="""
-stoker top
-stoker top --once
-stoker top --json | jq '.loaders[].recent.stall_share'""",
-    )
+    parser = add_command(commands, "top", run)
     option(parser, "--once", "print once and exit (always so in a pipe)")
     option(parser, "--interval S", "seconds between two looks", seconds, 1)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Show the loaders, once or until Ctrl-C."""
+    """Watch the loaders that run on this host: stall, stages, cache, time left.
+
+    Shows every loader of this user on this host: how much of the time its
+    training loop steps and how much it waits for batches, what the threads that
+    make them are busy with, how often the cache helps, and how long the epoch
+    still takes. Rates are those of the last five seconds.
+
+    A loader writes these figures to a small file once a second; with
+    STOKER_STATUS=off in its environment it does not.
+
+    Examples:
+        stoker top
+        stoker top --once
+        stoker top --json | jq '.loaders[].recent.stall_share'
+    """
     from stoker.metrics.status import running
 
     def look(height: int | None = None) -> RenderableType:
@@ -110,49 +111,39 @@ def screen(loaders: Sequence[Mapping[str, Any]], *, width: int, height: int | No
         height: Its lines; None where there may be any number.
         time_s: Seconds since 1970.
     """
-    clock = time.strftime("%H:%M:%S", time.localtime(time_s))
-    head = Table.grid(expand=True)
-    head.add_column()
-    head.add_column(justify="right")
-    leave = "Ctrl-C leaves · " if height is not None else ""
-    title = Text.assemble(("stoker top", "bold"), f"  {count_text(len(loaders), 'loader') if loaders else 'no loader'}")
-    head.add_row(title, Text(f"{leave}{clock}", style="dim"))
-    num_lines = sum(_BLOCK_LINES + len(_stages_of(loader["recent"])) for loader in loaders)
-    if not loaders:
-        nobody = "No loader of yours is running on this host.\n"
-        hint = "One shows up here a second after its first batch, unless STOKER_STATUS=off is in its environment."
-        parts: list[RenderableType] = [Text(), Text.assemble(nobody, (hint, "dim"))]
-    elif height is not None and num_lines + 2 > height and len(loaders) > 1:
-        parts = [Text(), _overview(loaders, width)]
-    else:
-        parts = [part for loader in loaders for part in (Text(), _block(loader, width))]
-    return Group(head, *parts)
+    clock = time.strftime("%H:%M:%S", time.localtime(time_s)) + " · Ctrl-C leaves" * (height is not None)
+    num = count_text(len(loaders), "loader") if loaders else "no loader"
+    parts: list[RenderableType] = [_block(loader, width) for loader in loaders] or [Text(_NOBODY, style="dim")]
+    num_lines = 2 + sum(_BLOCK_LINES + len(_stages_of(loader["recent"])) for loader in loaders)
+    if height is not None and num_lines > height and len(loaders) > 1:
+        parts = [_overview(loaders, width)]
+    head = Text.assemble(("stoker top", "bold"), f"  {num}  ", (clock, "dim"))
+    return Group(head, *(one for part in parts for one in (Text(), part)))
 
 
 def _block(loader: Mapping[str, Any], width: int) -> RenderableType:
     recent, total = loader["recent"], loader["total"]
-    bar_width = max(10, min(40, width - 50))
-    rows = Table.grid(padding=(0, 2, 0, 0))
-    rows.add_column(style="dim", no_wrap=True, min_width=len("waiting"))
-    rows.add_column(no_wrap=True)
-    style, ready = _style(recent["stall_share"]), count_text(recent["num_ready"], "batch", plural="batches")
+    num_cells = max(10, min(40, width - 50))
+    style = _style(recent["stall_share"])
     stepping = Text.assemble(
-        (bar_text(recent["busy_share"], bar_width, rest="░"), style),
+        (bar_text(recent["busy_share"], num_cells, rest="░"), style),
         (f" {recent['busy_share']:6.1%} busy", f"bold {style}"),
         (f"  {recent['stall_share']:.1%} stall", style),
     )
-    rows.add_row("step", stepping if recent["num_steps"] else Text("no step in the last seconds", style="yellow"))
-    rate = f"{count_text(recent['samples_per_s'])} samples/s · {_number(recent['steps_per_s'])} steps/s"
-    rows.add_row("rate", f"{rate} · {ready} ready")
+    ready = count_text(recent["num_ready"], "batch", plural="batches")
     share, left = _progress(loader)
-    epoch = Text.assemble((bar_text(share, bar_width, rest="░"), "cyan"), f" {share:6.1%} of epoch {total['epoch']}")
-    rows.add_row("epoch", epoch.append(f"  {left} left" if left else "", style="dim"))
+    epoch = Text.assemble((bar_text(share, num_cells, rest="░"), "cyan"), f" {share:6.1%} of epoch {total['epoch']}")
     counts = {"built": total["num_built"], "evicted": total["num_evicted"], "mended": total["num_mended"]}
     told = [f"{count_text(num)} {what}" for what, num in counts.items() if num or what == "built"]
-    rows.add_row("cache", Text(" · ".join([f"{total['hit_share']:.1%} hits", *told])))
-    if waits := _waits(recent, width - len("waiting") - 2):
-        rows.add_row("waiting", waits)
-    return Group(_title(loader, width), rows, _stage_table(recent, width))
+    rate = f"{count_text(recent['samples_per_s'])} samples/s · {_number(recent['steps_per_s'])} steps/s"
+    rows: dict[str, str | Text] = {
+        "step": stepping if recent["num_steps"] else Text("no step in the last seconds", style="yellow"),
+        "rate": f"{rate} · {ready} ready",
+        "epoch": epoch.append(f"  {left} left" if left else "", style="dim"),
+        "cache": " · ".join([f"{total['hit_share']:.1%} hits", *told]),
+        "waiting": _waits(recent, width - len("waiting") - 2),
+    }
+    return Group(_title(loader, width), facts(rows.items()), _stage_table(recent, width))
 
 
 def _title(loader: Mapping[str, Any], width: int) -> Text:

@@ -41,22 +41,7 @@ _IDLE = (
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "trace",
-        run,
-        summary="where the GPUs of a profiled run idle, and why",
-        text="""
-Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
-or gzip; CUDA, ROCm and other accelerators). Says how busy the devices were, what
-the launching thread did while they idled, which rank makes the others wait, and
-how long a step would take without waiting for data. A folder stands for the
-traces in it; cycles of one rank's profiler are joined.""",
-        examples="""
-stoker trace trace.json
-stoker trace logs/ --json
-stoker trace logs/ --name data=my_feed --name communication=my_allreduce""",
-    )
+    parser = add_command(commands, "trace", run)
     parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
     kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
     told = f"what event names that match REGEX mean: {kinds}; may be repeated"
@@ -64,7 +49,19 @@ stoker trace logs/ --name data=my_feed --name communication=my_allreduce""",
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Read, analyse and print."""
+    """Say where the GPUs of a profiled run idle, and why.
+
+    Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
+    or gzip; CUDA, ROCm and other accelerators). Says how busy the devices were, what
+    the launching thread did while they idled, which rank makes the others wait, and
+    how long a step would take without waiting for data. A folder stands for the
+    traces in it; cycles of one rank's profiler are joined.
+
+    Examples:
+        stoker trace trace.json
+        stoker trace logs/ --json
+        stoker trace logs/ --name data=my_feed --name communication=my_allreduce
+    """
     from stoker.doctor.traces import analyse, as_json
 
     result = analyse(_read(_files(options.files), _names(options.name)))

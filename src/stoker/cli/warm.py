@@ -20,7 +20,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,6 @@ from stoker.cli.arguments import (
     INTERRUPTED,
     OK,
     Commands,
-    add_choice,
     add_command,
     at_least_1,
     folder,
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
     from stoker.loader.fill import WarmProgress
     from stoker.loader.opened import OpenDataset
 
-# Without a terminal: a line when so much more is done, but not before so many seconds, and always after so many.
-_LINE_SHARE, _MIN_LINE_S, _MAX_LINE_S = 0.1, 2.0, 30.0
+# Without a terminal: how long from one line to the next.
+_LINE_S = 10.0
 # Several parts for each node, so that the last ones on a slow node do not hold up the end.
 _PARTS_A_NODE = 8
 # A part that fails because of its data set would fail each time, so it is not retried for ever.
@@ -65,51 +64,48 @@ _LOOK_S = 0.5
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "warm",
-        run,
-        summary="fill a cache before training, so that the first epoch is as fast as the others",
-        text="""
-Builds every chunk of TARGET that the cache does not have yet: the same chunks
-that a Loader with the same Dataset uses. Can be stopped with Ctrl-C at any
-time, and goes on where it was when it is run again. Several at once, in as
-many terminals, share the work.
-
-With --mirror, chunks that other hosts have left there are fetched, and what is
-built here is put there. Any number of hosts share the work by --part 0/8 to
-7/8: each builds its part and puts it there, except for chunks already there.
---engine ray has the nodes of a Ray cluster build all parts.
-
-A Loader finds these chunks only if its Dataset is the same: for one with a
-filter, fields or a transform, name the Dataset itself, as train.py:dataset;
-and for one with --group-by or an NGram, which cut chunks between runs of rows,
-give these too.""",
-        examples="""
-stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
-stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
-stoker warm train.py:dataset --cache /nvme/stoker --processes
-stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker
-stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64
-stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray""",
-    )
+    parser = add_command(commands, "warm", run)
     add_target(parser, takes_mixture=True)
     option(parser, "--cache DIR", "folder of the cache, on a fast local disk", folder, required=True)
     option(parser, "--cache-limit SIZE", "size of that folder, such as 500GB (default: the disk)")
     option(parser, "--mirror URL", "where hosts leave chunks for each other: a store or a folder")
     option(parser, "--part I/N", "only this part: 0/8 is the first one of eight", part)
-    add_choice(parser, "--engine", "who builds: this process, or a Ray cluster", "here", "ray")
+    option(parser, "--engine here|ray", "who builds: this process, or a Ray cluster")
     option(parser, "--parts N", "parts for Ray (default: eight for each node)", at_least_1)
     option(parser, "--shared", "share the cache folder with the users of its group")
     option(parser, "--threads N", "threads that build (default: the cores this process may use)", at_least_1)
     option(parser, "--processes", "run the transform in processes, as many as --threads: for one that holds the GIL")
     bad = "what to do with chunks that cannot be built from their rows, as your Loader has it"
-    add_choice(parser, "--on-error", bad, "raise", "substitute")
+    option(parser, "--on-error raise|substitute", bad)
     add_units(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Fill the cache, and print how that goes and what came of it."""
+    """Fill a cache before training, so that the first epoch is as fast as the others.
+
+    Builds every chunk of TARGET that the cache does not have yet: the same chunks
+    that a Loader with the same Dataset uses. Can be stopped with Ctrl-C at any
+    time, and goes on where it was when it is run again. Several at once, in as
+    many terminals, share the work.
+
+    With --mirror, chunks that other hosts have left there are fetched, and what is
+    built here is put there. Any number of hosts share the work by --part 0/8 to
+    7/8: each builds its part and puts it there, except for chunks already there.
+    --engine ray has the nodes of a Ray cluster build all parts.
+
+    A Loader finds these chunks only if its Dataset is the same: for one with a
+    filter, fields or a transform, name the Dataset itself, as train.py:dataset;
+    and for one with --group-by or an NGram, which cut chunks between runs of rows,
+    give these too.
+
+    Examples:
+        stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
+        stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
+        stoker warm train.py:dataset --cache /nvme/stoker --processes
+        stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker
+        stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64
+        stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray
+    """
     from stoker.cache.settings import Cache
     from stoker.loader.config import make_config
     from stoker.loader.fill import warm
@@ -151,7 +147,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     finally:
         opened.close()
     seconds = time.monotonic() - started
-    total = _total(warmed, len(names))
+    total = _total([*warmed.values()], len(names))
+    total["num_samples"] = sum(one["num_samples"] for one in warmed.values())
     if options.json:
         about = {"cache": str(Path(options.cache).absolute()), "seconds": round(seconds, 3)}
         for one in warmed.values():
@@ -225,13 +222,7 @@ def _warm_on_ray(options: argparse.Namespace, messages: Console, stop_event: thr
     finally:
         for task in left:
             ray.cancel(task)
-    return {
-        **{name: sum(one[name] for one in told) for name in _SUMS},
-        "is_complete": not left and all(one["is_complete"] for one in told),
-        "num_parts": num_parts,
-        "num_nodes": len(nodes),
-        "was_stopped": bool(left),
-    }
+    return _total(told, num_parts) | {"num_parts": num_parts, "num_nodes": len(nodes)}
 
 
 def build_part(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,43 +255,32 @@ def _warmed(chunks: OpenDataset, progress: WarmProgress, unit: SamplingUnit | No
     }
 
 
-def _total(warmed: Mapping[str, Mapping[str, Any]], num_sets: int) -> dict[str, Any]:
-    """Return what came of all data sets of a mixture together."""
-    ones = warmed.values()
-    is_all = len(warmed) == num_sets
+def _total(told: Sequence[Mapping[str, Any]], num: int) -> dict[str, Any]:
+    """Return what came of all data sets of a mixture together, or of all parts: there are `num`."""
+    is_all = len(told) == num
     return {
-        **{name: sum(one[name] for one in ones) for name in (*_SUMS, "num_samples")},
-        "is_complete": is_all and all(one["is_complete"] for one in ones),
-        "is_full": any(one["is_full"] for one in ones),
-        "was_stopped": not is_all or any(one["was_stopped"] for one in ones),
+        **{name: sum(one[name] for one in told) for name in _SUMS},
+        "is_complete": is_all and all(one["is_complete"] for one in told),
+        "is_full": any(one["is_full"] for one in told),
+        "was_stopped": not is_all or any(one["was_stopped"] for one in told),
     }
 
 
 @contextmanager
 def _showing(messages: Console) -> Iterator[Callable[[WarmProgress], object]]:
     """Give what shows how far warming is: a bar on a terminal, a line now and then elsewhere."""
-    started_s = time.monotonic()
-    if messages.is_terminal:
-        with progress(messages) as bar:
-            yield lambda one: bar(one.num_done, one.num_chunks, _told(one, time.monotonic() - started_s))
-        return
-    said: tuple[float, float] | None = None  # when a line was last written, and how much was done then
+    started_s, is_begun = time.monotonic(), messages.is_terminal
+    with progress(messages, line_s=_LINE_S) as bar:
 
-    def write(progress: WarmProgress) -> None:
-        nonlocal said
-        now, share = time.monotonic(), progress.num_done / max(1, progress.num_chunks)
-        if said is None:
-            said = now, share
-            if not progress.is_complete:
-                there = f"{count_text(progress.num_done)} of {count_text(progress.num_chunks, 'chunk')} there already"
+        def show(one: WarmProgress) -> None:
+            nonlocal is_begun
+            if not is_begun and not one.is_complete:
+                there = f"{count_text(one.num_done)} of {count_text(one.num_chunks, 'chunk')} there already"
                 messages.print(f"{there}, the others are built now")
-            return
-        waited_s = now - said[0]
-        if waited_s >= _MAX_LINE_S or (waited_s >= _MIN_LINE_S and share >= said[1] + _LINE_SHARE):
-            said = now, share
-            messages.print(_told(progress, now - started_s))
+            is_begun = True
+            bar(one.num_done, one.num_chunks, _told(one, time.monotonic() - started_s))
 
-    yield write
+        yield show
 
 
 def _told(progress: WarmProgress, seconds: float) -> str:

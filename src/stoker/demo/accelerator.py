@@ -91,17 +91,3 @@ def waited_s(fetches: Sequence[TimeRange], steps: Sequence[TimeRange], *, start:
         total += max(0.0, min(fetch.stop, step.start) - max(fetch.start, free_from))
         free_from = step.stop
     return total
-
-
-def busy_over_time(steps: Sequence[TimeRange], *, start: float, stop: float, bin_s: float) -> list[float]:
-    """Return the share of each `bin_s` between `start` and `stop` that steps take; the last may be shorter."""
-    num_bins = max(1, -int(-(stop - start) // bin_s))
-    busy = [0.0] * num_bins
-    for step in steps:
-        first = max(0, int((step.start - start) / bin_s))
-        last = min(num_bins - 1, int((step.stop - start) / bin_s))
-        for i in range(first, last + 1):
-            begin, end = start + i * bin_s, start + (i + 1) * bin_s
-            busy[i] += max(0.0, min(step.stop, end) - max(step.start, begin))
-    lengths = [min(bin_s, stop - start - i * bin_s) or bin_s for i in range(num_bins)]
-    return [round(min(1.0, time / length), 4) for time, length in zip(busy, lengths, strict=True)]

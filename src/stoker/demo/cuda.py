@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 import torch
@@ -30,13 +31,14 @@ class CudaAccelerator:
     def __init__(self, step_s: float) -> None:
         self._device = torch.device("cuda")
         self._steps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._began: torch.cuda.Event
+        self._began_at: float
         batch: dict[str, Array] = {name: np.zeros((BATCH_SIZE, k), dtype=np.float32) for name, k in _INPUTS.items()}
         batch["label"] = np.zeros(BATCH_SIZE, dtype=np.uint8)
         self._make(depth=4)
         shallow_s = self._time(batch)
         self._make(depth=min(_MAX_DEPTH, max(1, round(4 * step_s / shallow_s))))
         self.step_s = self._time(batch)
-        self._begin()
 
     @property
     def description(self) -> str:
@@ -61,19 +63,15 @@ class CudaAccelerator:
         self._steps.append((start, stop))
 
     def finish(self) -> Sequence[TimeRange]:
-        """Return when the steps ran, by the GPU's own clock set to the host's."""
+        """Return when the steps since the last call ran, by the GPU's own clock set to the host's."""
         torch.cuda.synchronize()
         times = [[self._began_at + self._began.elapsed_time(one) / 1e3 for one in step] for step in self._steps]
         self._steps = []
-        self._begin()
-        return [TimeRange(start, stop) for start, stop in times]
-
-    def _begin(self) -> None:
         self._began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
         self._began.record()
         torch.cuda.synchronize()
         self._began_at = time.perf_counter()
+        return [TimeRange(start, stop) for start, stop in times]
 
     def _make(self, depth: int) -> None:
         torch.manual_seed(0)
@@ -86,13 +84,10 @@ class CudaAccelerator:
     def _time(self, batch: dict[str, Array]) -> float:
         """Return the seconds of a step once the GPU is warm."""
         for num_steps in (5, 20):
-            self._steps = []
+            self.finish()
             for _ in range(num_steps):
                 self.step(dict(batch))
-            torch.cuda.synchronize()
-        times_ms: list[float] = sorted(start.elapsed_time(stop) for start, stop in self._steps)
-        self._steps = []
-        return times_ms[len(times_ms) // 2] / 1e3
+        return median(step.stop - step.start for step in self.finish())
 
     def _on_device(self, array: Array | Ragged) -> torch.Tensor:
         assert not isinstance(array, Ragged)

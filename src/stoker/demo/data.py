@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ from stoker.errors import SourceError
 from stoker.fields.spec import Field
 from stoker.host.machine import num_cores
 from stoker.storage.find_storage import storage_for
-from stoker.storage.storage import BytesLike, Storage
+from stoker.storage.storage import Storage
 from stoker.testing import SlowStorage
 from stoker.words import bytes_text
 
@@ -40,6 +40,8 @@ _MARKER = "complete.json"
 _VERSION = 2
 # A row's float: its bits are as good as random, so a sum of them misses no lost, doubled or changed row.
 CHECKED_COLUMN = "dense_00"
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +114,12 @@ class MeteredLink(SlowStorage):
         self.bytes_read = 0
         self.told = f"{latency_s * 1e3:.0f} ms of latency and {bandwidth_bytes_s / 1e6:.0f} MB/s"
 
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return what is read, slowly."""
-        data = super().read(url, offset, num_bytes)
-        with self._meter:
-            self.bytes_read += num_bytes
-        return data
+    def _ask(self, call: Callable[[], Item], *, url: str, doing: str) -> Item:
+        found: Any = super()._ask(call, url=url, doing=doing)
+        if doing == "reading":
+            with self._meter:
+                self.bytes_read += memoryview(found).nbytes
+        return found  # type: ignore[no-any-return]
 
 
 def checksum_of(values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
@@ -129,18 +131,12 @@ def checksum_of(values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
     return int(np.ascontiguousarray(values).view(np.uint32).sum(dtype=np.uint64))
 
 
-def make_data(
-    folder: Path,
-    *,
-    num_rows: int = NUM_ROWS,
-    on_rows: Callable[[int], None] = lambda _: None,
-) -> DemoData:
+def make_data(folder: Path, *, num_rows: int = NUM_ROWS) -> DemoData:
     """Return the data set in `folder`, written there unless a complete one of the same size is found.
 
     Args:
         folder: The data set's own folder: whatever else is in it is removed before writing.
         num_rows: Rows of all files.
-        on_rows: Told of rows as they are written.
 
     Raises:
         ValueError: `num_rows` is too small to spread over the files.
@@ -148,8 +144,7 @@ def make_data(
     """
     if num_rows < _MIN_FILES * 2:
         raise ValueError(f"the demo needs at least {_MIN_FILES * 2} rows, not {num_rows}")
-    found = find_data(folder, num_rows=num_rows)
-    if found is not None:
+    if (found := find_data(folder, num_rows=num_rows)) is not None:
         return found
     _clear(folder)
     num_files = max(_MIN_FILES, -(-num_rows // (2 * _ROW_GROUP_ROWS)))
@@ -167,28 +162,26 @@ def make_data(
             compression_level=1,
             use_dictionary=list(filter(_repeats, column_names())),
         )
-        on_rows(len(table))
         return path.name, path.stat().st_size, checksum_of(table[CHECKED_COLUMN].to_numpy())
 
     with ThreadPoolExecutor(num_cores(), thread_name_prefix="stoker-demo-write") as pool:
-        files = list(pool.map(write, range(num_files)))
-    written: dict[str, Any] = {"num_rows": num_rows, "sizes": {name: size for name, size, _ in files}}
-    written["checksum"] = sum(checksum for *_, checksum in files) % 2**64
+        names, sizes, checksums = zip(*pool.map(write, range(num_files)), strict=True)
+    told: dict[str, Any] = {"num_rows": num_rows, "sizes": dict(zip(names, sizes, strict=True))}
+    told["checksum"] = sum(checksums) % 2**64
     aside = folder / f".{_MARKER}.{os.getpid()}"
-    aside.write_text(json.dumps({"version": _VERSION} | written, indent=1))
+    aside.write_text(json.dumps({"version": _VERSION} | told, indent=1))
     # Last of all: an interrupted run leaves files without a marker, which the next one writes anew.
     aside.replace(folder / _MARKER)
-    return DemoData(folder=folder, **written)
+    return DemoData(folder=folder, **told)
 
 
 def find_data(folder: Path, *, num_rows: int) -> DemoData | None:
     """Return the data set in `folder` if it is complete and the one that was asked for, else None."""
     try:
-        marker = json.loads((folder / _MARKER).read_text())
-        sizes: dict[str, int] = marker["sizes"]
-        is_same = (marker["version"], marker["num_rows"]) == (_VERSION, num_rows)
-        if is_same and all((folder / name).stat().st_size == size for name, size in sizes.items()):
-            return DemoData(folder=folder, num_rows=num_rows, sizes=sizes, checksum=marker["checksum"], was_there=True)
+        told = json.loads((folder / _MARKER).read_text())
+        is_same = (told.pop("version"), told["num_rows"]) == (_VERSION, num_rows)
+        if is_same and all((folder / name).stat().st_size == size for name, size in told["sizes"].items()):
+            return DemoData(folder=folder, was_there=True, **told)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return None

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
-
-from stoker.words import bytes_text
 
 PLAIN, THREADS, ARROW, STOKER, RAM = "plain", "threads", "arrow", "stoker", "ram"
 """The keys of the ways, in the order they are shown."""
 
 # Stoker has done its work when the accelerator is this busy, measured against batches in RAM.
 GOAL = 0.95
-BIN_S = 0.25
+_SHARES = ("busy", "waited", "other", "rows_per_s", "cores", "remote_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochResult:
-    """What one epoch of one way gave.
+    """What one epoch of one way gave, or some on average.
 
     Attributes:
         num_rows: Rows trained.
@@ -29,55 +26,40 @@ class EpochResult:
         waited_s: Time in which it had nothing to do because the loop was waiting for a batch.
         cpu_s: Processor time of all threads, Stoker's and the loop's.
         remote_bytes: Bytes that came over the link.
-        busy_over_time: Share of each `BIN_S` seconds in which the accelerator computed.
     """
 
-    num_rows: int
+    num_rows: float
     checksum: int
     wall_s: float
     busy_s: float
     waited_s: float
     cpu_s: float
-    remote_bytes: int
-    busy_over_time: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeShares:
-    """Several epochs taken together, as shares of their time.
-
-    Attributes:
-        busy: The accelerator computed.
-        waited: It had nothing to do, for want of a batch.
-        other: It had nothing to do for another reason: the loop's own work.
-        rows_per_s: Rows trained a second.
-        cores: Processor cores that worked on average.
-        remote_bytes: Bytes an epoch that came over the link.
-    """
-
-    busy: float
-    waited: float
-    other: float
-    rows_per_s: float
-    cores: float
     remote_bytes: float
 
-    @classmethod
-    def of(cls, epochs: Sequence[EpochResult]) -> TimeShares:
-        """Return epochs as shares of the time they took together."""
+    @property
+    def busy(self) -> float:
+        """Share of the time in which the accelerator computed."""
+        return self.busy_s / self.wall_s
 
-        def each(name: str, by: float = sum(epoch.wall_s for epoch in epochs)) -> float:
-            return float(sum(getattr(epoch, name) for epoch in epochs)) / by
+    @property
+    def waited(self) -> float:
+        """Share of the time in which it had nothing to do, for want of a batch."""
+        return self.waited_s / self.wall_s
 
-        busy, waited = each("busy_s"), each("waited_s")
-        return cls(
-            busy=busy,
-            waited=waited,
-            other=max(0.0, 1 - busy - waited),
-            rows_per_s=each("num_rows"),
-            cores=each("cpu_s"),
-            remote_bytes=each("remote_bytes", len(epochs)),
-        )
+    @property
+    def other(self) -> float:
+        """Share of the time in which it had nothing to do for another reason: the loop's own work."""
+        return max(0.0, 1 - self.busy - self.waited)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows trained a second."""
+        return self.num_rows / self.wall_s
+
+    @property
+    def cores(self) -> float:
+        """Processor cores that worked on average."""
+        return self.cpu_s / self.wall_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +81,16 @@ class WayResult:
     has_all_rows: bool = True
 
     @property
-    def first(self) -> TimeShares:
+    def first(self) -> EpochResult:
         """The first epoch."""
-        return TimeShares.of(self.epochs[:1])
+        return self.epochs[0]
 
     @property
-    def later(self) -> TimeShares:
-        """The epochs behind the first; the first itself where there is no other."""
-        return TimeShares.of(self.epochs[1:] or self.epochs)
+    def later(self) -> EpochResult:
+        """The epochs behind the first, on average; the first itself where there is no other."""
+        later = self.epochs[1:] or self.epochs
+        names = (one.name for one in fields(EpochResult) if one.name != "checksum")
+        return replace(later[0], **{name: sum(getattr(one, name) for one in later) / len(later) for name in names})
 
     @property
     def wall_s(self) -> float:
@@ -149,7 +133,7 @@ class DemoResult:
     when: str
     notes: tuple[str, ...]
 
-    def later(self, key: str) -> TimeShares:
+    def later(self, key: str) -> EpochResult:
         """Return the later epochs of one way."""
         return next(way.later for way in self.ways if way.key == key)
 
@@ -172,35 +156,6 @@ class DemoResult:
         """Return everything as JSON can write it, the figures that are worked out included."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         for way, described in zip(self.ways, data["ways"], strict=True):
-            described |= {"first": asdict(way.first), "later": asdict(way.later)}
+            for name, one in (("first", way.first), ("later", way.later)):
+                described[name] = {share: getattr(one, share) for share in _SHARES}
         return data | {name: getattr(self, name) for name in ("of_ceiling", "times_plain", "checks_hold")}
-
-    @property
-    def conclusion(self) -> str:
-        """Two lines: how busy Stoker keeps the accelerator, and the cores that Stoker and the Arrow cache use."""
-        stoker, arrow = self.later(STOKER), self.later(ARROW)
-        says = (
-            f"Stoker's later epochs keep the accelerator {stoker.busy:.0%} busy: {self.of_ceiling:.0%} "
-            f"of what batches in RAM do, and {self.times_plain:.1f} times the rows of plain Parquet reads."
-        )
-        if self.of_ceiling < GOAL:
-            says += f" That is below the {GOAL:.0%} it should be; was the machine busy with something else?"
-        return (
-            f"{says}\nFor that it used {stoker.cores:.1f} cores on average. The cache of Arrow tables used "
-            f"{arrow.cores:.1f} to keep the accelerator {arrow.busy:.0%} busy."
-        )
-
-    def figures(self, way: WayResult) -> dict[str, str]:
-        """Return a way's line of the table, by the heads of its columns."""
-        later = way.later
-        return {
-            # What lies in RAM has no first epoch: it was loaded before.
-            "busy,\nfirst": "" if way.key == RAM else f"{way.first.busy:.0%}",
-            "busy,\nlater epochs": f"{later.busy:.1%}",
-            "\nwaits": f"{later.waited:.0%}",
-            "other\nidle": f"{later.other:.0%}",
-            "\nrows/s": f"{later.rows_per_s:,.0f}",
-            "times\nplain": f"{later.rows_per_s / self.later(PLAIN).rows_per_s:.1f}",
-            "cores\nused": f"{later.cores:.1f}",
-            "from remote,\nan epoch": bytes_text(later.remote_bytes) if later.remote_bytes else "none",
-        }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 from rich.console import Console
+from rich.text import Text
 
-from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, busy_over_time, waited_s
+from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, waited_s
 from stoker.demo.data import (
     BANDWIDTH_BYTES_S,
     CHECKED_COLUMN,
@@ -28,14 +30,37 @@ from stoker.demo.data import (
     find_data,
     make_data,
 )
-from stoker.demo.report import write_demo_report
-from stoker.demo.results import ARROW, BIN_S, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, EpochResult, WayResult
-from stoker.demo.screen import Screen
-from stoker.demo.ways import BATCH_SIZE, STACKED, ArrowCache, DemoWay, PlainReads, RamBatches, Source, StokerLoader
+from stoker.demo.results import (
+    ARROW,
+    PLAIN,
+    RAM,
+    STOKER,
+    THREADS,
+    Check,
+    DemoResult,
+    EpochResult,
+    WayResult,
+)
+from stoker.demo.story import demo_html, print_demo
+from stoker.demo.ways import (
+    BATCH_SIZE,
+    STACKED,
+    ArrowCache,
+    Batches,
+    PlainReads,
+    Source,
+    StokerLoader,
+    Way,
+    batches_in_ram,
+    in_ram,
+)
 from stoker.doctor.gpu import has_cuda
+from stoker.doctor.page import check_report, write_page
 from stoker.fields.spec import Arrays, Ragged
 from stoker.host.machine import free_memory_bytes, machine, num_cores, versions
+from stoker.paint import MoveBar, progress
 from stoker.storage.find_storage import storage_for
+from stoker.words import bar_text
 
 if TYPE_CHECKING:
     from stoker.demo.cuda import CudaAccelerator
@@ -52,8 +77,7 @@ _UNCACHED_STEPS = 128
 _RAM_SHARE = 0.5
 # A row takes 0.17 kB as Parquet, 0.95 kB as Arrow and 1.1 kB as chunks; the caches are there together.
 _DISK_BYTES_A_ROW, _DATA_BYTES_A_ROW = 2_400, 200
-
-OnBatch = Callable[[Arrays], object]
+_BAR_CELLS = 16
 
 
 def default_folder() -> Path:
@@ -85,41 +109,44 @@ def run_demo(
         console: Where to print.
 
     Raises:
+        ValueError: `html` is a folder, or `num_rows` is too small to spread over files.
         OSError: The folder cannot be written, or its disk has too little room.
         StokerError: Something else failed; a way that delivers wrong rows is no error but a failed check.
     """
-    start = time.perf_counter()
-    work = folder / "work"
-    with Screen(console or Console()) as screen:
-        _check_room(folder, num_rows)
-        shutil.rmtree(work, ignore_errors=True)
-        screen.begin("writing the data set", num_rows)
-        data = make_data(folder / "data", num_rows=num_rows, on_rows=screen.advance)
-        link = MeteredLink(data.folder, latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
-        contest = _Contest(data=data, link=link, work=work, screen=screen, num_epochs=num_epochs)
-        try:
+    start, console, work = time.perf_counter(), console or Console(), folder / "work"
+    if html is not None:
+        check_report(html)
+    console.print(Text.assemble("\n", ("stoker demo", "bold"), "  five ways to feed an accelerator\n"))
+    _check_room(folder, num_rows)
+    shutil.rmtree(work, ignore_errors=True)
+    with console.status("writing the data set …"):
+        data = make_data(folder / "data", num_rows=num_rows)
+    link = MeteredLink(data.folder, latency_s=latency_s, bandwidth_bytes_s=bandwidth_bytes_s)
+    try:
+        with progress(console) as bar:
+            contest = _Contest(data=data, link=link, work=work, console=console, bar=bar, num_epochs=num_epochs)
             contest.say("data set", data.told)
             contest.say("", f"{'found' if data.was_there else 'written'} in {data.folder}")
             contest.say("remote store", f"simulated: local files behind {link.told}")
             cold: list[str] = []
-            ways = contest.run_ways(contest.calibrate(), lambda batch: cold.append(digest_of(batch)))
+            ways = contest.run_ways(contest.calibrate(), cold)
             checks = (_check_rows(data, ways), *contest.check_bytes(cold))
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        result = DemoResult(
-            ways=tuple(ways),
-            checks=checks,
-            num_rows=num_rows,
-            num_epochs=num_epochs,
-            setting=contest.setting,
-            machine=machine() | {"versions": ", ".join(map(" ".join, versions().items()))},
-            wall_s=time.perf_counter() - start,
-            when=datetime.now(UTC).date().isoformat(),
-            notes=tuple(contest.notes),
-        )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    result = DemoResult(
+        ways=tuple(ways),
+        checks=checks,
+        num_rows=num_rows,
+        num_epochs=num_epochs,
+        setting=contest.setting,
+        machine=machine() | {"versions": ", ".join(map(" ".join, versions().items()))},
+        wall_s=time.perf_counter() - start,
+        when=datetime.now(UTC).date().isoformat(),
+        notes=tuple(contest.notes),
+    )
     if html is not None:
-        write_demo_report(result, html)
-    screen.show_result(result, html=html)
+        write_page(demo_html(result), html)
+    print_demo(result, console, html=html)
     return result
 
 
@@ -130,7 +157,8 @@ class _Contest:
     data: DemoData
     link: MeteredLink
     work: Path
-    screen: Screen
+    console: Console
+    bar: MoveBar
     num_epochs: int
     num_threads: int = field(default_factory=num_cores)
     accelerator: SimulatedAccelerator | CudaAccelerator = field(init=False)
@@ -141,20 +169,29 @@ class _Contest:
         urls = tuple(map(str, self.data.paths))
         self.remote = Source(urls, self.link)
         self.local = Source(urls, storage_for(str(self.data.folder), storage_options=None))
-        self.num_steps = -(-self.data.num_rows // BATCH_SIZE)
 
     def say(self, name: str, text: str) -> None:
         """Print something of the setting, and keep it where it has a name."""
         self.setting |= {name: text} if name else {}
-        self.screen.line((f"{name:<18}", "bold"), (text, "" if name else "dim"))
+        self.line((f"{name:<18}", "bold"), (text, "" if name else "dim"))
+
+    def line(self, *parts: str | tuple[str, str]) -> None:
+        """Print a line of styled parts."""
+        self.console.print(Text.assemble("  " * bool(parts), *parts), soft_wrap=True)
+
+    def counted(self, batches: Iterable[Arrays], what: str) -> Iterator[Arrays]:
+        """Yield batches, and show how many there were."""
+        total = -(-self.data.num_rows // BATCH_SIZE)
+        for number, batch in enumerate(batches, 1):
+            yield batch
+            self.bar(number, total, f"{what}: {number:,}/{total:,}")
 
     def calibrate(self) -> int:
         """Make the accelerator as fast as plain reads alone ask for; return how many epochs a plain way may train."""
-        self.screen.begin("plain reads alone", self.num_steps)
         start = time.perf_counter()
         with closing(PlainReads(self.remote, num_threads=self.num_threads).epoch(0)) as batches:
-            for _ in batches:
-                self.screen.advance()
+            for _ in self.counted(batches, "plain reads alone"):
+                pass
         rate = self.data.num_rows / (time.perf_counter() - start)
         self.accelerator = _accelerator_for(_PLAIN_BUSY * BATCH_SIZE / rate)
         step_s = self.accelerator.step_s
@@ -171,70 +208,74 @@ class _Contest:
             self.say("", self.notes[-1])
         return num_epochs
 
-    def run_ways(self, num_plain: int, on_first: OnBatch) -> list[WayResult]:
-        """Return each way's result; `on_first` is told of the batches of Stoker's first epoch."""
+    def run_ways(self, num_plain: int, cold: list[str]) -> list[WayResult]:
+        """Return each way's result; `cold` is given the digests of the batches of Stoker's first epoch."""
         num, remote, num_epochs = self.num_threads, self.remote, self.num_epochs
         threads = "1 thread" if num == 1 else f"{num} threads"
         mixed = "each becomes arrays once; rows of four row groups are mixed"
         drawn = f"{threads} draw the rows of each batch in Arrow, which become arrays when the batch is dequeued"
         how = f"{threads} read row groups ahead and decode them; {mixed}"
-        results = [self._train(PlainReads(remote, num_threads=num), PLAIN, "plain Parquet reads", how, num_plain)]
-        more = PlainReads(remote, num_threads=4 * num)
+        plain, more = (PlainReads(remote, num_threads=times * num).epoch for times in (1, 4))
+        results = [self._train(plain, PLAIN, "plain Parquet reads", how, num_plain)]
         results.append(self._train(more, THREADS, "4 × the threads", f"the same with {4 * num} threads", num_plain))
-        arrow = ArrowCache(remote, folder=self.work / "arrow", num_threads=num)
+        arrow = ArrowCache(remote, folder=self.work / "arrow", num_threads=num).epoch
         how = f"decoded tables are kept as Arrow files and mapped; {drawn}"
         results.append(self._train(arrow, ARROW, "Arrow on SSD", how, num_epochs))
-        stoker = StokerLoader(remote, cache=self.work / "stoker", num_threads=num)
-        how = f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather"
-        results.append(self._train(stoker, STOKER, "Stoker", how, num_epochs, on_first))
-        self.screen.begin("batches into RAM", self.num_steps)
-        in_ram = RamBatches(self.local, num_threads=num, limit_bytes=int(free_memory_bytes() * _RAM_SHARE))
-        if not in_ram.is_whole:
+        with closing(StokerLoader(remote, cache=self.work / "stoker", num_threads=num)) as stoker:
+            how = f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather"
+            results.append(self._train(stoker.epoch, STOKER, "Stoker", how, num_epochs, cold))
+        limit_bytes = int(free_memory_bytes() * _RAM_SHARE)
+        kept, is_whole = batches_in_ram(self.local, num_threads=num, limit_bytes=limit_bytes)
+        if not is_whole:
             self.notes.append("Not all batches fit into the free memory: the ceiling was measured with those that do.")
-        how = "all batches lie in memory already: the ceiling"
-        return [*results, self._train(in_ram, RAM, "batches in RAM", how, num_epochs)]
+        ram = self._train(
+            partial(in_ram, kept), RAM, "batches in RAM", "all batches lie in memory already: the ceiling", num_epochs
+        )
+        return [*results, replace(ram, has_all_rows=is_whole)]
 
     def _train(
-        self, way: DemoWay, key: str, name: str, how: str, num_epochs: int, on_first: OnBatch = lambda _: None
+        self, way: Way, key: str, name: str, how: str, num_epochs: int, first: list[str] | None = None
     ) -> WayResult:
-        """Train epochs of one way, close it, and return what it gave; `on_first` is told of the first's batches."""
+        """Train epochs of one way and return what it gave; `first` is given the digests of the first's batches."""
         results = []
-        with closing(way):
-            for epoch in range(num_epochs):
-                self.screen.begin(f"{name}, epoch {epoch + 1}", self.num_steps)
-                results.append(self._measure(way, epoch, on_first if epoch == 0 else lambda _: None))
-                self.screen.show_epoch(name, epoch, results[-1])
-        whole = getattr(way, "is_whole", True)
-        return WayResult(key=key, name=name, how=how, epochs=tuple(results), has_all_rows=whole)
+        self.line()
+        for epoch in range(num_epochs):
+            one = self._measure(way(epoch), f"{name}, epoch {epoch + 1}", first if epoch == 0 else None)
+            results.append(one)
+            self.line(
+                (f"{'' if epoch else name:<22}", "bold"),
+                (f"epoch {epoch + 1}  ", "dim"),
+                (bar_text(one.busy, _BAR_CELLS, rest="░"), "red" if one.waited > one.busy else "green"),
+                f" {one.busy:>6.1%} busy  {one.rows_per_s:>11,.0f} rows/s  {one.wall_s:>5.1f} s",
+            )
+        return WayResult(key=key, name=name, how=how, epochs=tuple(results))
 
-    def _measure(self, way: DemoWay, epoch: int, on_batch: OnBatch) -> EpochResult:
+    def _measure(self, epoch: Batches, what: str, digests: list[str] | None) -> EpochResult:
         """Train one epoch and return what it gave."""
         fetches: list[TimeRange] = []
         num_rows = checksum = 0
         remote_before, cpu_before = self.link.bytes_read, time.process_time()
         start = asked = time.perf_counter()
-        with closing(way.epoch(epoch)) as batches:
-            for batch in batches:
+        with closing(epoch) as batches:
+            for batch in self.counted(batches, what):
                 fetches.append(TimeRange(asked, time.perf_counter()))
                 self.accelerator.step(batch)
                 checked = np.asarray(batch["dense"])[:, STACKED["dense"][0].index(CHECKED_COLUMN)]
                 num_rows += len(checked)
                 checksum += checksum_of(checked)
-                on_batch(batch)
-                self.screen.advance()
+                if digests is not None:
+                    digests.append(digest_of(batch))
                 asked = time.perf_counter()
             steps = self.accelerator.finish()
             cpu_s = time.process_time() - cpu_before
-        stop = max(step.stop for step in steps)
         return EpochResult(
             num_rows=num_rows,
             checksum=checksum % 2**64,
-            wall_s=stop - start,
+            wall_s=max(step.stop for step in steps) - start,
             busy_s=sum(step.stop - step.start for step in steps),
             waited_s=waited_s(fetches, steps, start=start),
             cpu_s=cpu_s,
             remote_bytes=self.link.bytes_read - remote_before,
-            busy_over_time=tuple(busy_over_time(steps, start=start, stop=stop, bin_s=BIN_S)),
         )
 
     def check_bytes(self, cold: list[str]) -> list[Check]:
@@ -243,25 +284,20 @@ class _Contest:
         warm = self._digests("warm", self.remote, self.work / "stoker", num_steps=len(cold))
         num_read = self.link.bytes_read - before
         uncached = self._digests("no cache", self.local, None, num_steps=min(len(cold), _UNCACHED_STEPS))
-        equal, silent = warm == cold and uncached == cold[:_UNCACHED_STEPS], num_read == 0
+        equal = warm == cold and uncached == cold[:_UNCACHED_STEPS]
         seen = f"cold and warm: all {len(cold):,} batches of an epoch; without a cache: the first {len(uncached):,}"
         text = "cold, warm and uncached Stoker runs deliver byte-equal batches"
         no_read = "a run that starts on a warm cache reads no data from the remote store"
         return [
             Check(text=text, holds=equal, detail=seen),
-            Check(text=no_read, holds=silent, detail=f"{num_read:,} bytes came over the link"),
+            Check(text=no_read, holds=num_read == 0, detail=f"{num_read:,} bytes came over the link"),
         ]
 
     def _digests(self, name: str, source: Source, cache: Path | None, *, num_steps: int) -> list[str]:
         """Return the digests of Stoker's first batches."""
-        digests: list[str] = []
-        self.screen.begin(f"{name}, byte by byte", num_steps)
         way = StokerLoader(source, cache=cache, num_threads=self.num_threads)
         with closing(way), closing(way.epoch(0)) as batches:
-            for batch in islice(batches, num_steps):
-                digests.append(digest_of(batch))
-                self.screen.advance()
-        return digests
+            return [digest_of(one) for one in self.counted(islice(batches, num_steps), f"{name}, byte by byte")]
 
 
 def _check_rows(data: DemoData, ways: list[WayResult]) -> Check:

@@ -3,18 +3,19 @@
     PlainReads    Parquet from the remote store, decoded again in each epoch
     ArrowCache    Arrow tables kept on SSD, turned into arrays at each dequeue
     StokerLoader  `stoker.Loader`
-    RamBatches    batches that lie in memory already: the ceiling
+    in_ram        batches that lie in memory already: the ceiling
 
 The first two read row groups ahead in shuffled order, mix the rows of four at a time, and cut them into batches:
 
     threads   fetch ─► decode ─┐                                    PlainReads: ─► arrays ─► take rows ─► the loop
     thread                     4 row groups ─► permutation ─► cut ─┤
     threads   map Arrow file ──┘                                    ArrowCache: ─► take rows ─► arrays, in the loop
+
+The batches of an epoch are a generator; closing it early ends whatever works for it.
 """
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +36,8 @@ from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Arrays, Ragged
 from stoker.loader.loader import Loader
 from stoker.loader.shard import Shard
-from stoker.storage.storage import Storage
+from stoker.storage.fetch import Ranges, RangesFile
+from stoker.storage.storage import ObjectInfo, Storage
 
 BATCH_SIZE = 4_096
 # Rows that are mixed with each other: four row groups, 64 batches.
@@ -59,8 +61,10 @@ _BLOCK_ROWS = 4_096
 Batches: TypeAlias = Generator[Arrays, None, None]
 Pools: TypeAlias = Generator[tuple[pa.Table, list[Int64]], None, None]
 """Rows that are mixed with each other, and which of them each batch has."""
-_RowGroup: TypeAlias = tuple[str, pq.FileMetaData, int]
-"""URL, footer and number."""
+Way: TypeAlias = Callable[[int], Batches]
+"""Gives each row once, in batches of `BATCH_SIZE` (the last may be smaller), in an order that differs by epoch."""
+_RowGroup: TypeAlias = tuple[ObjectInfo, pq.FileMetaData, int]
+"""File, footer and number."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -72,21 +76,7 @@ class Source(NamedTuple):
     storage: Storage
 
 
-class DemoWay:
-    """A way to get the data set's rows as shuffled batches."""
-
-    def epoch(self, epoch: int) -> Batches:
-        """Yield each row once, in batches of `BATCH_SIZE` (the last may be smaller), in an order that differs by epoch.
-
-        Closing the generator early ends whatever works for it.
-        """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Give back what the way holds; files it cached stay."""
-
-
-class PlainReads(DemoWay):
+class PlainReads:
     """Row groups read ahead, decoded, turned into arrays once each, mixed, and cut into batches by one more thread.
 
     Args:
@@ -132,23 +122,25 @@ class PlainReads(DemoWay):
 
     def _table(self, group: _RowGroup) -> pa.Table:
         """Fetch a row group and decode it on this thread, for the caller brings the threads."""
-        url, footer, number = group
-        with pq.ParquetFile(self._file(url), metadata=footer, pre_buffer=True) as file:
+        info, footer, number = group
+        with pq.ParquetFile(self._file(info), metadata=footer, pre_buffer=True) as file:
             return file.read_row_group(number, use_threads=False)
 
     @cached_property
     def _row_groups(self) -> list[_RowGroup]:
         """All row groups; the footers are read once, at the first use, and all at the same time."""
-        urls = self._source.urls
 
-        def footer(url: str) -> tuple[str, pq.FileMetaData]:
-            return url, pq.read_metadata(self._file(url))
+        def footer(url: str) -> tuple[ObjectInfo, pq.FileMetaData]:
+            info = self._source.storage.stat(url)
+            return info, pq.read_metadata(self._file(info))
 
-        footers = _ahead(footer, urls, num_threads=_MAX_FOOTERS, num_ahead=len(urls))
-        return [(url, footer, number) for url, footer in footers for number in range(footer.num_row_groups)]
+        with ThreadPoolExecutor(_MAX_FOOTERS, thread_name_prefix="stoker-demo") as pool:
+            footers = list(pool.map(footer, self._source.urls))
+        return [(info, footer, number) for info, footer in footers for number in range(footer.num_row_groups)]
 
-    def _file(self, url: str) -> pa.PythonFile:
-        return pa.PythonFile(_StoredFile(self._source.storage, url), mode="r")
+    def _file(self, info: ObjectInfo) -> pa.PythonFile:
+        """Return a file as pyarrow reads it: a request for each range that it asks for."""
+        return pa.PythonFile(RangesFile(Ranges(info, self._source.storage)), mode="r")
 
 
 class ArrowCache(PlainReads):
@@ -186,7 +178,7 @@ class ArrowCache(PlainReads):
             yield from map(arrays_of, tables)
 
     def _table(self, group: _RowGroup) -> pa.Table:
-        path = self._folder / f"{Path(group[0]).stem}-{group[2]:03}.arrow"
+        path = self._folder / f"{Path(group[0].url).stem}-{group[2]:03}.arrow"
         if not path.exists():
             table = super()._table(group)
             aside = path.with_suffix(".part")
@@ -198,7 +190,7 @@ class ArrowCache(PlainReads):
             return pa.ipc.open_file(source).read_all()
 
 
-class StokerLoader(DemoWay):
+class StokerLoader:
     """A `stoker.Loader` over the rows, with nothing but its public arguments.
 
     Args:
@@ -231,37 +223,27 @@ class StokerLoader(DemoWay):
         yield from self._loader
 
     def close(self) -> None:
-        """Close the loader."""
-        self._loader.close()
+        """Close the loader, if it was ever used."""
+        if (loader := vars(self).pop("_loader", None)) is not None:
+            loader.close()
 
 
-class RamBatches(DemoWay):
-    """Batches kept in memory; each epoch hands them over in another order, and does nothing else.
+def batches_in_ram(source: Source, *, num_threads: int, limit_bytes: int) -> tuple[list[Arrays], bool]:
+    """Return batches of the rows, as many as fit into so much memory, and whether those are all."""
+    kept: list[Arrays] = []
+    with closing(PlainReads(source, num_threads=num_threads).epoch(0)) as batches:
+        for batch in batches:
+            limit_bytes -= sum(array.nbytes for array in batch.values())
+            if limit_bytes < 0 and kept:
+                return kept, False
+            kept.append(batch)
+    return kept, True
 
-    Args:
-        source: The rows. They are read once, here.
-        num_threads: Threads that read.
-        limit_bytes: Memory to use at most; batches that do not fit are left out.
 
-    Attributes:
-        is_whole: Whether all batches fit.
-    """
-
-    def __init__(self, source: Source, *, num_threads: int, limit_bytes: int) -> None:
-        self._batches: list[Arrays] = []
-        self.is_whole = True
-        with closing(PlainReads(source, num_threads=num_threads).epoch(0)) as batches:
-            for batch in batches:
-                limit_bytes -= sum(array.nbytes for array in batch.values())
-                if limit_bytes < 0 and self._batches:
-                    self.is_whole = False
-                    break
-                self._batches.append(batch)
-
-    def epoch(self, epoch: int) -> Batches:
-        """Yield the batches in an order of the epoch's own."""
-        for i in np.random.default_rng([SEED, epoch]).permutation(len(self._batches)):
-            yield self._batches[i]
+def in_ram(batches: Sequence[Arrays], epoch: int) -> Batches:
+    """Yield batches that are there in an order of the epoch's own, and do nothing else."""
+    for i in np.random.default_rng([SEED, epoch]).permutation(len(batches)):
+        yield batches[i]
 
 
 def arrays_of(table: pa.Table) -> Arrays:
@@ -342,34 +324,3 @@ def _in_background(items: Generator[Made, None, None], *, num_ahead: int) -> Gen
             if item is None:
                 return
             yield item
-
-
-class _StoredFile(io.RawIOBase):
-    """A file of a storage as pyarrow reads it: a request for each range that it asks for."""
-
-    def __init__(self, storage: Storage, url: str) -> None:
-        self._storage = storage
-        self._url = url
-        self._at = 0
-
-    @cached_property
-    def _size_bytes(self) -> int:
-        return self._storage.stat(self._url).size_bytes
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size_bytes if whence == io.SEEK_END else 0)[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> Any:
-        size = min(size, self._size_bytes - self._at) if size >= 0 else self._size_bytes - self._at
-        self._at += size
-        return pa.py_buffer(self._storage.read(self._url, self._at - size, size))

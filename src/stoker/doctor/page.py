@@ -1,4 +1,4 @@
-"""The story as one self-contained HTML file: no script, no font, no request to anywhere.
+"""A story as one self-contained HTML file: no script, no font, no request to anywhere.
 
 Charts are boxes whose widths are shares, drawn by the page's style sheet at any width, light, dark, or on paper. Every
 text that comes from outside is escaped: nobody vouches for the names in a data set.
@@ -7,10 +7,11 @@ text that comes from outside is escaped: nobody vouches for the names in a data 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.doctor.story import Bar, Section, Share, headline, sections, status, tiles
 from stoker.doctor.verdict import DoctorResult
@@ -37,31 +38,76 @@ def check_report(path: Path) -> None:
 
 
 def write_report(result: DoctorResult, path: Path) -> None:
-    """Write the page, whole or not at all.
+    """Write the page of a result; see `write_page`."""
+    write_page(report_html(result), path)
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page, whole or not at all.
 
     Args:
-        result: What was found.
+        html: What it holds.
         path: The file; its folder is made where there is none.
     """
     path = path.expanduser()
     check_report(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.part")
-    aside.write_text(report_html(result), encoding="utf-8")
+    aside.write_text(html, encoding="utf-8")
     aside.replace(path)
 
 
 def report_html(result: DoctorResult) -> str:
-    """Return the page: one HTML document without script and without any request."""
+    """Return the page of a result."""
+    numbers, (mark, says) = result.numbers, status(result)
+    front = Front(
+        command="doctor",
+        about=(numbers.when, numbers.data.text),
+        status=(_LOOKS.get(result.kind, "is-open"), mark, f"{says} · {result.sure}"),
+        headline=headline(result),
+        sentence=result.sentence,
+        lead=result.then,
+        tiles=[*tiles(result)],
+        caveats=result.notes,
+    )
+    return page_html(front, sections(result))
+
+
+class Front(NamedTuple):
+    """What a page says before its sections.
+
+    Attributes:
+        command: Whose page it is: "doctor".
+        about: Of what it is, and of which day.
+        status: A class of the style sheet, a mark and its words.
+        headline: In a few words.
+        sentence: What was found.
+        lead: What follows from it; "" for nothing.
+        tiles: Figures: value, what it is, and whether it stands out.
+        caveats: What a reader must know before anything else.
+    """
+
+    command: str
+    about: Sequence[str]
+    status: tuple[str, str, str]
+    headline: str
+    sentence: str
+    lead: str
+    tiles: Sequence[tuple[str, str, bool]]
+    caveats: Sequence[str] = ()
+
+
+def page_html(front: Front, parts: Iterable[Section]) -> str:
+    """Return a page: one HTML document without script and without any request."""
     style = (files("stoker.doctor") / "page.css").read_text(encoding="utf-8")
-    body = "\n\n".join([_head(result), *(_section(section) for section in sections(result))])
+    body = "\n\n".join([_head(front), *map(_section, parts)])
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<title>Stoker doctor: {words(headline(result))}</title>
+<title>Stoker {front.command}: {words(front.headline)}</title>
 <style>
 {style}</style>
 </head>
@@ -90,25 +136,22 @@ def _paragraphs(texts: Iterable[str], *, kind: str) -> str:
     return "\n".join(f'<p class="{kind}">{_sentence(text)}</p>' for text in texts if text.strip())
 
 
-def _head(result: DoctorResult) -> str:
-    numbers = result.numbers
-    mark, says = status(result)
+def _head(front: Front) -> str:
+    look, mark, says = front.status
     figures = "\n".join(
         f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
-        for value, about, is_ours in tiles(result)
+        for value, about, is_ours in front.tiles
     )
     return f"""<header>
-<p class="brand"><b>stoker</b> doctor · {words(numbers.when)} · {words(numbers.data.text)}</p>
-<p class="status {_LOOKS.get(result.kind, "is-open")}"><span aria-hidden="true">{mark}</span> {words(says)} · {
-        words(result.sure)
-    }</p>
-<h1>{words(headline(result))}</h1>
-<p class="verdict">{_sentence(result.sentence)}</p>
-{_paragraphs([result.then], kind="lead")}
+<p class="brand"><b>stoker</b> {front.command} · {words(" · ".join(front.about))}</p>
+<p class="status {look}"><span aria-hidden="true">{mark}</span> {words(says)}</p>
+<h1>{words(front.headline)}</h1>
+<p class="verdict">{_sentence(front.sentence)}</p>
+{_paragraphs([front.lead], kind="lead")}
 <div class="figures">
 {figures}
 </div>
-{_paragraphs(result.notes, kind="caveat")}
+{_paragraphs(front.caveats, kind="caveat")}
 </header>"""
 
 

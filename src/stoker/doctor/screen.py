@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -19,11 +19,23 @@ _MARKS = {"fed": "bold green", "starved": "bold red"}
 
 def print_result(result: DoctorResult, console: Console) -> None:
     """Print what was found, short."""
-    for part in _parts(result, is_wide=console.width >= _WIDE):
+    _print(_beginning(result), console)
+    print_sections(sections(result), console)
+    _print([Text(), *(Text(f"note: {note}", style="yellow") for note in result.notes)], console)
+
+
+def print_sections(parts: Iterable[Section], console: Console) -> None:
+    """Print the tables and the lines of a story."""
+    for section in parts:
+        _print(_section(section, is_wide=console.width >= _WIDE), console)
+
+
+def _print(parts: Iterable[RenderableType], console: Console) -> None:
+    for part in parts:
         console.print(Padding(part, (0, 1, 0, 1)))
 
 
-def _parts(result: DoctorResult, *, is_wide: bool) -> Iterator[RenderableType]:
+def _beginning(result: DoctorResult) -> Iterator[RenderableType]:
     numbers = result.numbers
     data = numbers.data
     what = f"{data.num_samples:,} samples in {data.num_files:,} files"
@@ -35,11 +47,6 @@ def _parts(result: DoctorResult, *, is_wide: bool) -> Iterator[RenderableType]:
     yield Text.assemble((f"{status(result)[0]} ", style), (result.sentence, "bold"))
     if result.then:
         yield Text(result.then)
-    for section in sections(result):
-        yield from _section(section, is_wide=is_wide)
-    yield Text()
-    for note in result.notes:
-        yield Text(f"note: {note}", style="yellow")
 
 
 def _section(section: Section, *, is_wide: bool) -> Iterator[RenderableType]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
+_LOADERS = ("torch.utils.data", "torchdata.stateful_dataloader")
 SHARED_TWICE = (
     "this DataLoader's batches are shared out among ranks already, and Accelerate would share them out once more, so "
     "that most rows never come: prepare it with stoker.hf.prepare(accelerator, loader), not accelerator.prepare(loader)"
@@ -63,7 +64,7 @@ def look_at_callers(*, has_lists: bool) -> Seen:
     misuse, epoch, num_steps, is_over = None, None, None, False
     for frame in _frames():
         known = frame.f_locals
-        if _is_in(frame, "torch.utils.data", "torchdata.stateful_dataloader"):
+        if _is_in(frame, *_LOADERS):
             if getattr(known.get("loader"), "batch_size", None) is not None or known.get("auto_collation"):
                 misuse = misuse or _BATCHED_TWICE
             if num_steps is None and (state := known.get("next_iter_state")) is not None:
@@ -75,6 +76,15 @@ def look_at_callers(*, has_lists: bool) -> Seen:
             if frame.f_code.co_name == "_run_epoch":
                 epoch = known.get("epoch")
     return Seen(misuse, epoch, missing_position(), num_steps, is_over)
+
+
+def starting_workers() -> tuple[Any, Any]:
+    """Return the DataLoader's iterator that is starting workers, and the DataLoader's data set; None where none is."""
+    for frame in _frames():
+        known = frame.f_locals
+        if frame.f_code.co_name == "__init__" and _is_in(frame, *_LOADERS) and hasattr(known.get("self"), "_workers"):
+            return known["self"], getattr(known.get("loader"), "dataset", None)
+    return None, None
 
 
 def _shared_or_cut(caller: Any, *, has_lists: bool) -> str | None:

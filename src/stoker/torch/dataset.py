@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -26,7 +27,7 @@ from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
-from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers
+from stoker.torch.callers import OTHER_EPOCH, SHARED_TWICE, Seen, look_at_callers, starting_workers
 from stoker.torch.delivery import CpuDelivery
 from stoker.torch.passes import Pass, Passes
 from stoker.torch.tensors import Tensors
@@ -105,7 +106,11 @@ class TorchDataset(IterableDataset[Tensors]):
         self._anchor = self._resume.beginning
         self._agreed, self._owner = Passes(), os.getpid()
         _all.add(self)
-        self._num_joined = 0  # passes of this process, which all workers of a pass count alike
+        # The DataLoader's iterator that starts workers now, how many did, and the pass that was begun for its workers.
+        self._starting: weakref.ref[Any] | None = None
+        self._num_started = 0
+        self._begun: tuple[Pass, bool] | None = None
+        self._num_joined = 0  # passes of this worker
         # Only in a spawned worker: what its owner found out about who iterates the DataLoader.
         self._seen: Seen | None = None
 
@@ -120,6 +125,23 @@ class TorchDataset(IterableDataset[Tensors]):
         if self._owner != os.getpid() and get_worker_info() is None:
             self._agreed, self._owner = self._agreed.copy(), os.getpid()
             self._ranks.own()
+
+    def start(self) -> None:
+        """Own what workers share before they are started, and begin their pass where a DataLoader starts them.
+
+        Here and not where they come to it: some come late, when the owner has named another epoch already.
+        """
+        self.own()
+        iterator, dataset = starting_workers()
+        if iterator is not None and (self._starting is None or self._starting() is not iterator):
+            self._starting, self._num_started = weakref.ref(iterator), self._num_started + 1
+            # A data set around this one may have other plans for it.
+            self._begun = self._join(hash((os.getpid(), self._num_started))) if dataset is self else None
+
+    def _join(self, key: int | None) -> tuple[Pass, bool]:
+        """Return the pass of a key, and whether none was begun or told before it."""
+        is_first = self._passes.is_new
+        return self._passes.join(key), is_first
 
     # ------------------------------------------------------------------ in the process that owns the DataLoader
 
@@ -213,19 +235,19 @@ class TorchDataset(IterableDataset[Tensors]):
         Raises:
             TypeError: The caller would batch batches, or split them among ranks a second time.
         """
-        seen = (None if get_worker_info() is None else self._seen) or self._look()
+        worker = get_worker_info()
+        seen = (None if worker is None else self._seen) or self._look()
         if seen.misuse is not None:
             raise TypeError(seen.misuse)
-        if (self._passes.latest or self._passes.told) is not None:
-            seen = seen._replace(missing=None)
-        worker = get_worker_info()
-        self._num_joined += 1
         if worker is None:
-            which = self._passes.join(None, 0)
+            which, is_first = self._join(None)
         else:
-            # `seed` is drawn once a DataLoader's iterator; workers that live on go through several passes with it.
-            key = hash((worker.seed - worker.id, worker.num_workers, os.getppid(), self._num_joined))
-            which = self._passes.join(worker.id, key)
+            begun, self._begun, self._num_joined = self._begun, None, self._num_joined + 1
+            # Workers that live on go through several passes.
+            key = hash((worker.seed - worker.id, worker.num_workers, self._num_started, self._num_joined))
+            which, is_first = begun or self._join(key)
+        if not is_first:
+            seen = seen._replace(missing=None)
         epoch, _ = which.place
         if seen.epoch not in (None, epoch):
             raise TypeError(OTHER_EPOCH.format(theirs=seen.epoch, epoch=epoch))
@@ -330,24 +352,26 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a spawned worker needs: everything but this process's loader."""
-        self.own()
-        return self.__dict__ | {"_loader": None, "_inherited": [], "_seen": self._look()}
+        self.start()
+        return self.__dict__ | {"_loader": None, "_inherited": [], "_starting": None, "_seen": self._look()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if not self._agreed.are_shared:  # a copy, and no worker's
+            self._agreed = self._agreed.copy()
         _all.add(self)
 
     def _look(self) -> Seen:
         return look_at_callers(has_lists=self._has_lists)
 
 
-def _own_all() -> None:
+def _start_all() -> None:
     for dataset in list(_all):
-        dataset.own()
+        dataset.start()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_own_all)
+    os.register_at_fork(before=_start_all)
 
 
 class TorchIterator(Iterator[Tensors]):
@@ -368,10 +392,12 @@ class TorchIterator(Iterator[Tensors]):
         self._worker, self._num_workers = (0, 0) if worker is None else (worker.id, worker.num_workers)
         self._num_before = 0
         self._batches: Iterator[Tensors] | None = None
+        self._beginning = threading.Lock()  # several threads may take batches from it
 
     def __next__(self) -> Tensors:
-        if self._batches is None:  # not earlier: a saved state may be loaded between `iter` and the first batch
-            self._batches = self._begin_batches()
+        with self._beginning:
+            if self._batches is None:  # not earlier: a saved state may be loaded between `iter` and the first batch
+                self._batches = self._begin_batches()
         return next(self._batches)
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-# Workers of one DataLoader; the process that owns it has a place of its own before theirs.
-_MAX_WORKERS = 1023
 # Passes that are remembered: a worker may come to one when others are at the next already.
 _NUM_ROWS = 16
 _KEY_BITS = 32
@@ -19,7 +17,7 @@ class Pass(NamedTuple):
 
     Attributes:
         number: Passes before it.
-        key: What all workers of the pass know, and hardly ever those of another one; 0 where nobody has begun it.
+        key: What all workers of the pass know, and those of another one do not; 0 where nobody has begun it.
         base: The pass that begins at the position that follows. Those after it are the epochs after that.
         epoch: Of the position.
         num_consumed: Samples of that epoch that come before the position.
@@ -45,14 +43,9 @@ class Pass(NamedTuple):
 class Passes:
     """A few numbers in memory that the owner of a DataLoader shares with its workers.
 
-    Each pass is the epoch after the one before, unless the owner told another position. The owner does not see its
-    workers begin a pass, and they do not see each other. The first of them to come writes down how the pass begins, and
-    so does one that comes at the same time: the same. Those that follow find it by its key, behind the pass that they
-    were in before. Two workers, three passes with the keys a, b, c:
-
-        passes      0: a   1: b   2: c
-        worker 0         was in pass 2
-        worker 1         was in pass 1, has the key c: joins pass 2
+    Each pass is the epoch after the one before, unless the owner told another position. The owner does not see that
+    workers that live on begin another pass, and they do not see each other. The first of them to come writes down how
+    the pass begins, and so does one that comes at the same time: the same. Those that follow find it by its key.
 
     There is no lock, as none survives each way that a worker is started or killed. So a worker decides by what it read
     at one time, and what says that a row is there, its number and key, is one number: written last, read first.
@@ -61,7 +54,16 @@ class Passes:
     def __init__(self) -> None:
         self._marks = _shared(_NUM_ROWS)  # number and key of each row
         self._positions = _shared(_NUM_ROWS, len(Pass._fields) - 2)
-        self._joined = _shared(_MAX_WORKERS + 1)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether other processes see them: those that were copied with a data set are not."""
+        return bool(self._marks.is_shared())
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no pass was ever begun or told."""
+        return not self._rows()
 
     def copy(self) -> Passes:
         """Return the same numbers in memory of their own, for another owner."""
@@ -98,33 +100,23 @@ class Passes:
         """The pass that comes next."""
         return _after(self._rows())
 
-    def join(self, worker: int | None, key: int) -> Pass:
-        """Return the pass that this worker is in now; the next one where no worker of the same key has begun it.
-
-        Args:
-            worker: Its number; None in the process that owns the DataLoader, whose passes are its own.
-            key: See `Pass`; any number.
-
-        Raises:
-            ValueError: There are too many workers.
-        """
-        if worker is not None and worker >= _MAX_WORKERS:
-            raise ValueError(f"a TorchDataset serves {_MAX_WORKERS} workers at most")
-        key, place = 1 + key % ((1 << _KEY_BITS) - 1), 0 if worker is None else worker + 1
-        before, rows = int(self._joined[place]), self._rows()
-        same = [row for row in rows if worker is not None and row.key == key and row.number > before]
-        if same:
-            found = max(same)
-        else:
-            found = _after(rows)._replace(key=key)
+    def join(self, key: int | None) -> Pass:
+        """Return the pass of this key; the next one where nobody has begun it, and always for None."""
+        rows = self._rows()
+        found = None if key is None else max((row for row in rows if row.key == _key(key)), default=None)
+        if found is None:
+            found = _after(rows)._replace(key=_key(key or 0))
             self.write(found)
-        self._joined[place] = found.number
         return found
 
     def _rows(self) -> list[Pass]:
         marks = self._marks.tolist()  # before the positions: a row that is marked is whole
         rows = zip(marks, self._positions.tolist(), strict=True)
         return [Pass(mark >> _KEY_BITS, mark % (1 << _KEY_BITS), *position) for mark, position in rows if mark >= 0]
+
+
+def _key(number: int) -> int:
+    return 1 + number % ((1 << _KEY_BITS) - 1)
 
 
 def _after(rows: list[Pass]) -> Pass:

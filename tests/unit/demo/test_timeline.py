@@ -1,8 +1,4 @@
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, busy_over_time, waited_s
+from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, waited_s
 
 
 class Clock:
@@ -66,25 +62,3 @@ def test_only_fetching_while_no_step_runs_is_waiting():
     assert waited_s([TimeRange(0, 2), TimeRange(2, 4)], steps, start=0) == 2
     assert waited_s([TimeRange(0, 2), TimeRange(2, 6)], steps, start=0) == 3
     assert waited_s([TimeRange(0, 1), TimeRange(6, 7)], steps, start=0) == 2
-
-
-def test_busy_over_time_gives_the_share_of_each_bin():
-    steps = [TimeRange(10.0, 10.5), TimeRange(11.0, 12.5)]
-    assert busy_over_time(steps, start=10, stop=12.5, bin_s=1) == [0.5, 1.0, 1.0]
-    assert busy_over_time([], start=0, stop=2, bin_s=1) == [0, 0]
-
-
-@given(
-    gaps=st.lists(st.tuples(st.integers(0, 1_000), st.integers(1, 1_000)), min_size=1, max_size=30),
-    bin_ms=st.integers(1, 500),
-)
-def test_bins_add_up_to_the_time_that_was_busy(gaps, bin_ms):
-    steps, now = [], 0.0
-    for gap_ms, step_ms in gaps:
-        steps.append(TimeRange(now + gap_ms / 1e3, now + (gap_ms + step_ms) / 1e3))
-        now = steps[-1].stop
-    bin_s = bin_ms / 1e3
-    bins = busy_over_time(steps, start=0, stop=now, bin_s=bin_s)
-    lengths = [min(bin_s, now - i * bin_s) for i in range(len(bins))]
-    total = sum(share * length for share, length in zip(bins, lengths, strict=True))
-    assert total == pytest.approx(sum(step.stop - step.start for step in steps), abs=1e-4 * now + 1e-9)

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,17 @@ from tests.strategies import arrays_in
 from stoker.demo.data import make_data
 from stoker.demo.ranking import COUNTRIES
 from stoker.demo.run import digest_of
-from stoker.demo.ways import BATCH_SIZE, ArrowCache, PlainReads, RamBatches, Source, StokerLoader, arrays_of, take
+from stoker.demo.ways import (
+    BATCH_SIZE,
+    ArrowCache,
+    PlainReads,
+    Source,
+    StokerLoader,
+    arrays_of,
+    batches_in_ram,
+    in_ram,
+    take,
+)
 from stoker.errors import SourceError
 from stoker.fields.spec import Ragged
 from stoker.storage.find_storage import storage_for
@@ -39,15 +50,15 @@ def source(data):
 
 @pytest.fixture(params=["plain", "threads", "arrow", "ram", "stoker"])
 def way(request, source, tmp_path):
-    made = {
-        "plain": lambda: PlainReads(source, num_threads=2),
-        "threads": lambda: PlainReads(source, num_threads=8),
-        "arrow": lambda: ArrowCache(source, folder=tmp_path / "arrow", num_threads=2),
-        "ram": lambda: RamBatches(source, num_threads=2, limit_bytes=1 << 30),
-        "stoker": lambda: StokerLoader(source, cache=tmp_path / "cache", num_threads=2),
-    }[request.param]()
-    with closing(made):
-        yield made
+    """What gives the batches of an epoch."""
+    with closing(StokerLoader(source, cache=tmp_path / "cache", num_threads=2)) as stoker:
+        yield {
+            "plain": lambda: PlainReads(source, num_threads=2).epoch,
+            "threads": lambda: PlainReads(source, num_threads=8).epoch,
+            "arrow": lambda: ArrowCache(source, folder=tmp_path / "arrow", num_threads=2).epoch,
+            "ram": lambda: partial(in_ram, batches_in_ram(source, num_threads=2, limit_bytes=1 << 30)[0]),
+            "stoker": lambda: stoker.epoch,
+        }[request.param]()
 
 
 def _by_row(arrays):
@@ -57,7 +68,7 @@ def _by_row(arrays):
 
 
 def _batches(way, epoch):
-    with closing(way.epoch(epoch)) as batches:
+    with closing(way(epoch)) as batches:
         return list(batches)
 
 
@@ -94,9 +105,8 @@ def test_epochs_differ_in_their_order(way):
 
 def test_an_epoch_can_be_left_early_and_leaves_no_thread(way):
     before = {thread.ident for thread in threading.enumerate()}
-    with closing(way.epoch(0)) as batches:
+    with closing(way(0)) as batches:
         next(batches)
-    way.close()
     names = [t.name for t in threading.enumerate() if t.ident not in before and t.name.startswith("stoker-demo")]
     assert names == []
 
@@ -112,19 +122,19 @@ def test_a_failed_read_reaches_the_loop(make, source, tmp_path):
 
 def test_an_arrow_epoch_reads_nothing_once_the_files_are_there(source, tmp_path):
     way = ArrowCache(source, folder=tmp_path / "arrow", num_threads=2)
-    _batches(way, 0)
+    _batches(way.epoch, 0)
     counted = FlakyStorage(source.storage, every=None)
     again = ArrowCache(Source(source.urls, counted), folder=tmp_path / "arrow", num_threads=2)
-    _batches(again, 1)
+    _batches(again.epoch, 1)
     assert counted.num_reads == len(source.urls)  # the footers alone
 
 
 def test_what_does_not_fit_into_memory_is_left_out(source):
-    whole = RamBatches(source, num_threads=2, limit_bytes=1 << 30)
-    batch_bytes = sum(array.nbytes for array in _batches(whole, 0)[0].values())
-    part = RamBatches(source, num_threads=2, limit_bytes=3 * batch_bytes)
-    assert (whole.is_whole, part.is_whole) == (True, False)
-    assert 1 <= len(_batches(part, 0)) <= 4
+    whole, is_all = batches_in_ram(source, num_threads=2, limit_bytes=1 << 30)
+    batch_bytes = sum(array.nbytes for array in whole[0].values())
+    part, is_whole = batches_in_ram(source, num_threads=2, limit_bytes=3 * batch_bytes)
+    assert (is_all, is_whole) == (True, False)
+    assert 1 <= len(part) <= 4
 
 
 def test_arrays_hold_what_the_table_holds(table):
