@@ -6,9 +6,12 @@
 namespace stoker {
 namespace {
 
-constexpr int64_t kIncomplete = -1, kBroken = -2;
-// 9.2e15 microseconds are as many as fit in int64 nanoseconds.
-constexpr int64_t kMaxUs = 9'200'000'000'000'000;
+constexpr int64_t kIncomplete = -1, kBrokenEvent = -2;
+// As many nanoseconds as fit, and what stands for more.
+constexpr int64_t kMaxNs = 9'200'000'000'000'000'000, kBeyond = INT64_MAX;
+// A broken event is given up on when its end is not found within so many bytes.
+constexpr int64_t kMaxEventBytes = 32 << 20;
+constexpr size_t kMaxHeaderBytes = 16 << 20;
 
 bool is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 bool is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
@@ -63,8 +66,8 @@ std::string_view unquoted(std::string_view text) {
 }
 
 // Takes a sign off the front of a text; returns -1 or 1.
-int take_sign(std::string_view& text, bool may_be_plus) {
-  if (text.empty() || (text[0] != '-' && !(may_be_plus && text[0] == '+'))) return 1;
+int take_sign(std::string_view& text) {
+  if (text.empty() || (text[0] != '-' && text[0] != '+')) return 1;
   const int sign = text[0] == '-' ? -1 : 1;
   text.remove_prefix(1);
   return sign;
@@ -72,7 +75,7 @@ int take_sign(std::string_view& text, bool may_be_plus) {
 
 int64_t parse_integer(std::string_view text) {
   text = unquoted(text);
-  const int sign = take_sign(text, false);
+  const int sign = take_sign(text);
   if (text.empty()) return kMissing;
   int64_t value = 0;
   for (const char c : text) {
@@ -80,6 +83,61 @@ int64_t parse_integer(std::string_view text) {
     value = value * 10 + (c - '0');
   }
   return sign * value;
+}
+
+// Returns the place behind the JSON value at `at`, or why there is none.
+int64_t skip_value(Bytes data, int64_t at) {
+  if (at >= size_of(data)) return kIncomplete;
+  if (data[at] == '"') return skip_string(data, at);
+  if (is_open(data[at])) return skip_nested(data, at);
+  const int64_t begin = at;
+  for (; at < size_of(data); ++at) {
+    const uint8_t c = data[at];
+    if (c == ',' || is_close(c) || is_space(c)) return at > begin ? at : kBrokenEvent;
+    if (c == '"' || c == ':' || is_open(c)) return kBrokenEvent;
+  }
+  return kIncomplete;
+}
+
+// Returns a number of microseconds, in quotes or not, as nanoseconds: exact to the third decimal, then rounded.
+int64_t parse_ns(std::string_view text) {
+  text = unquoted(text);
+  const int sign = take_sign(text);
+  const auto append = [](int64_t value, int64_t digit) { return value > kMaxNs / 10 ? kBeyond : value * 10 + digit; };
+  int64_t exact = 0;  // up to the third decimal
+  double all = 0.0;   // all digits
+  int num_decimals = -1;
+  size_t at = 0, num_digits = 0;
+  for (; at < text.size(); ++at) {
+    if (text[at] == '.' && num_decimals < 0) {
+      num_decimals = 0;
+      continue;
+    }
+    if (!is_digit(static_cast<uint8_t>(text[at]))) break;
+    const int digit = text[at] - '0';
+    ++num_digits;
+    all = all * 10 + digit;
+    if (num_decimals < 3) exact = append(exact, digit);
+    else if (num_decimals == 3 && exact != kBeyond) exact += digit >= 5;
+    num_decimals += num_decimals >= 0;
+  }
+  num_decimals = std::max(num_decimals, 0);
+  if (num_digits == 0) return kMissing;
+  if (at == text.size()) {
+    for (; num_decimals < 3; ++num_decimals) exact = append(exact, 0);
+    return exact == kBeyond ? kBeyond : sign * exact;
+  }
+  if (text[at] != 'E' && text[at] != 'e') return kMissing;
+  text.remove_prefix(at + 1);
+  const int power_sign = take_sign(text);
+  if (text.empty()) return kMissing;
+  int power = 0;
+  for (const char c : text) {
+    if (!is_digit(static_cast<uint8_t>(c))) return kMissing;
+    power = std::min(power * 10 + (c - '0'), 9999);
+  }
+  const double value = all * std::pow(10.0, power_sign * power - num_decimals + 3);
+  return value < 9.2e18 ? sign * static_cast<int64_t>(std::rint(value)) : kBeyond;
 }
 
 // Returns the column of a text that is wanted for a key in "args"; numbers are put into the row.
@@ -95,10 +153,9 @@ int read_argument(std::string_view key, std::string_view value, int64_t* row) {
 
 // The same for a key of the event itself.
 int read_member(std::string_view key, std::string_view value, int64_t* row) {
-  const Bytes bytes{reinterpret_cast<const uint8_t*>(value.data()), value.size()};
   if (key == "ph") row[kPhase] = value.size() == 3 ? static_cast<uint8_t>(value[1]) : 0;
-  else if (key == "ts") row[kStart] = parse_ns(bytes);
-  else if (key == "dur") row[kLength] = parse_ns(bytes);
+  else if (key == "ts") row[kStart] = parse_ns(value);
+  else if (key == "dur") row[kLength] = parse_ns(value);
   else if (key == "cat") return kCategory;
   else if (key == "name") return kName;
   else if (key == "id") row[kFlow] = parse_integer(value);
@@ -110,61 +167,7 @@ int read_member(std::string_view key, std::string_view value, int64_t* row) {
   return -1;
 }
 
-}  // namespace
-
-int64_t skip_value(Bytes data, int64_t at) {
-  if (at >= size_of(data)) return kIncomplete;
-  if (data[at] == '"') return skip_string(data, at);
-  if (is_open(data[at])) return skip_nested(data, at);
-  const int64_t begin = at;
-  for (; at < size_of(data); ++at) {
-    const uint8_t c = data[at];
-    if (c == ',' || is_close(c) || is_space(c)) return at > begin ? at : kBroken;
-    if (c == '"' || c == ':' || is_open(c)) return kBroken;
-  }
-  return kIncomplete;
-}
-
-int64_t parse_ns(Bytes bytes) {
-  std::string_view text = unquoted(text_in(bytes, 0, size_of(bytes)));
-  const int sign = take_sign(text, true);
-  const auto digit_at = [&](size_t i) { return i < text.size() && is_digit(static_cast<uint8_t>(text[i])); };
-  size_t at = 0;
-  int64_t whole = 0, fraction = 0, rounding = 0;
-  for (; digit_at(at); ++at) {
-    if (whole >= kMaxUs) return kMissing;
-    whole = whole * 10 + (text[at] - '0');
-  }
-  size_t num_digits = at, num_decimals = 0;
-  double precise = 0.0, scale = 0.1;
-  if (at < text.size() && text[at] == '.') {
-    for (++at; digit_at(at); ++at, ++num_decimals, ++num_digits) {
-      const int digit = text[at] - '0';
-      if (num_decimals < 3) fraction = fraction * 10 + digit;
-      else if (num_decimals == 3) rounding = digit >= 5;
-      precise += digit * scale;
-      scale *= 0.1;
-    }
-  }
-  if (num_digits == 0) return kMissing;
-  if (at == text.size()) {
-    if (whole >= kMaxUs) return kMissing;
-    for (; num_decimals < 3; ++num_decimals) fraction *= 10;
-    return sign * (whole * 1000 + fraction + rounding);
-  }
-  if (text[at] != 'E' && text[at] != 'e') return kMissing;
-  text.remove_prefix(at + 1);
-  const int power_sign = take_sign(text, true);
-  if (text.empty()) return kMissing;
-  int power = 0;
-  for (const char c : text) {
-    if (!is_digit(static_cast<uint8_t>(c)) || power > 400) return kMissing;
-    power = power * 10 + (c - '0');
-  }
-  const double value = (static_cast<double>(whole) + precise) * std::pow(10.0, power_sign * power) * 1000.0;
-  return value < 9.2e18 ? sign * static_cast<int64_t>(std::rint(value)) : kMissing;
-}
-
+// Returns where the next event begins behind damage, an object in a list with a key that events have; or -1.
 int64_t find_event(Bytes data, int64_t at) {
   static constexpr std::string_view kKeys[] = {"ph", "cat", "name", "pid", "tid", "ts"};
   uint8_t last = 0;
@@ -182,6 +185,8 @@ int64_t find_event(Bytes data, int64_t at) {
   }
   return -1;
 }
+
+}  // namespace
 
 int64_t TraceScanner::number_of(std::string_view text) {
   if (const auto found = numbers_.find(text); found != numbers_.end()) return found->second;
@@ -204,14 +209,14 @@ int64_t TraceScanner::read_event(Bytes data, int64_t at, int64_t* row) {
       is_args = false;
       ++at;
     } else {
-      if (data[at] != '"') return kBroken;
+      if (data[at] != '"') return kBrokenEvent;
       const int64_t key_begin = at + 1;
       at = skip_string(data, at);
       if (at < 0) return kIncomplete;
       const std::string_view key = text_in(data, key_begin, at - 1);
       at = skip_space(data, at);
       if (at >= end) return kIncomplete;
-      if (data[at] != ':') return kBroken;
+      if (data[at] != ':') return kBrokenEvent;
       at = skip_space(data, at + 1);
       if (at >= end) return kIncomplete;
       if (!is_args && data[at] == '{' && key == "args") {
@@ -234,33 +239,120 @@ int64_t TraceScanner::read_event(Bytes data, int64_t at, int64_t* row) {
     }
     at = skip_space(data, at);
     if (at >= end) return kIncomplete;
-    if (data[at] != ',' && data[at] != '}') return kBroken;
+    if (data[at] != ',' && data[at] != '}') return kBrokenEvent;
   }
 }
 
-TraceScanner::Found TraceScanner::scan(Bytes data, int64_t at, std::span<int64_t> rows) {
-  size_t num_rows = 0;
-  while (true) {
-    at = skip_space_and_commas(data, at);
-    if (at >= size_of(data)) return {num_rows, at, kMore};
-    if (data[at] == ']') return {num_rows, at + 1, kEnded};
-    if ((num_rows + 1) * kNumTraceColumns > rows.size()) return {num_rows, at, kRowsFull};
-    int64_t* row = rows.data() + num_rows * kNumTraceColumns;
-    std::fill(row, row + kNumTraceColumns, kMissing);
-    row[kCategory] = row[kName] = row[kGroup] = row[kMembers] = row[kLabel] = -1;
-    row[kPhase] = 0;
-    const int64_t stop = data[at] == '{' ? read_event(data, at, row) : kBroken;
-    if (stop == kIncomplete) return {num_rows, at, kMore};
-    if (stop == kBroken) {
-      const int64_t found = find_event(data, at + 1);
-      if (found < 0) return {num_rows, at, kMore};
-      ++num_damaged_;
-      at = found;
-      continue;
-    }
-    at = stop;
-    num_rows += row[kPhase] != 0;
+bool TraceScanner::take_event(Bytes data, int64_t& at, bool is_last) {
+  if (data[at] == ']') {
+    place_ = is_bare_ ? kEnd : kMember;
+    ++at;
+    return true;
   }
+  int64_t row[kNumTraceColumns];
+  std::ranges::fill(row, kMissing);
+  row[kCategory] = row[kName] = row[kGroup] = row[kMembers] = row[kLabel] = -1;
+  row[kPhase] = 0;
+  const int64_t stop = data[at] == '{' ? read_event(data, at, row) : kBrokenEvent;
+  const bool may_come = !is_last && size_of(data) - at <= kMaxEventBytes;
+  if (stop == kIncomplete && may_come) return false;
+  if (stop < 0) {
+    const int64_t found = find_event(data, at + 1);
+    if (found < 0 && may_come) return false;
+    ++num_damaged_;
+    if (found < 0 && is_last) return false;
+    at = found < 0 ? size_of(data) : found;
+    return true;
+  }
+  at = stop;
+  if (row[kStart] == kBeyond) {
+    ++num_beyond_;
+    row[kStart] = kMissing;
+  }
+  if (row[kLength] == kBeyond) row[kLength] = kMissing;
+  if (row[kPhase] != 0) rows_.insert(rows_.end(), std::begin(row), std::end(row));
+  return true;
+}
+
+// Reads the key at `at`, and goes to its value.
+bool TraceScanner::begin_member(Bytes data, int64_t& at) {
+  if (data[at] != '"') {
+    place_ = data[at] == '}' ? kEnd : kBroken;
+    return true;
+  }
+  const int64_t stop = skip_string(data, at);
+  if (stop < 0) return false;
+  const int64_t colon = skip_space(data, stop);
+  if (colon >= size_of(data)) return false;
+  if (data[colon] != ':') {
+    place_ = kBroken;
+    return true;
+  }
+  const int64_t value = skip_space(data, colon + 1);
+  if (value >= size_of(data)) return false;
+  key_ = text_in(data, at + 1, stop - 1);
+  at = value;
+  if (key_ == "traceEvents" && data[at] == '[') {
+    has_events_ = true;
+    place_ = kEvents;
+    ++at;
+    return true;
+  }
+  header_.erase(key_);
+  depth_ = 0;
+  place_ = kValue;
+  return true;
+}
+
+// Goes on in a value, and keeps it where it is of use.
+bool TraceScanner::skip_member(Bytes data, int64_t& at) {
+  const int64_t begin = at;
+  for (; at < size_of(data) && place_ == kValue; ++at) {
+    const uint8_t c = data[at];
+    if (is_escaped_) is_escaped_ = false;
+    else if (is_in_string_ && c == '\\') is_escaped_ = true;
+    else if (c == '"') is_in_string_ = !is_in_string_;
+    else if (is_in_string_) continue;
+    else if (depth_ == 0 && (c == ',' || is_close(c))) break;
+    else depth_ += is_open(c) - is_close(c);
+    if (depth_ == 0 && !is_in_string_ && (c == '"' || is_close(c))) place_ = kMember;
+  }
+  static constexpr std::string_view kOfUse[] = {"deviceProperties", "distributedInfo", "baseTimeNanoseconds"};
+  if (std::ranges::find(kOfUse, key_) != std::end(kOfUse)) {
+    std::string& kept = header_[key_];
+    if (kept.size() <= kMaxHeaderBytes) kept += text_in(data, begin, at);
+  }
+  if (at < size_of(data)) place_ = kMember;
+  return place_ == kMember;
+}
+
+// Goes one step on; returns false where that takes more bytes, or nothing is to come.
+bool TraceScanner::step(Bytes data, int64_t& at, bool is_last) {
+  if (place_ == kValue) return skip_member(data, at);
+  if (place_ >= kEnd) {
+    at = size_of(data);
+    return false;
+  }
+  static constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (place_ == kBegin && size_of(data) - at >= 3 && text_in(data, at, at + 3) == kByteOrderMark) at += 3;
+  at = skip_space_and_commas(data, at);
+  if (at >= size_of(data)) return false;
+  if (place_ == kEvents) return take_event(data, at, is_last);
+  if (place_ == kMember) return begin_member(data, at);
+  if (data[at] == 0xef && size_of(data) - at < 3 && !is_last) return false;
+  is_bare_ = has_events_ = data[at] == '[';
+  place_ = is_bare_ ? kEvents : data[at] == '{' ? kMember : kNoTrace;
+  ++at;
+  return true;
+}
+
+void TraceScanner::feed(Bytes block, bool is_last) {
+  left_.insert(left_.end(), block.begin(), block.end());
+  rows_.clear();
+  int64_t at = 0;
+  while (step(left_, at, is_last)) {
+  }
+  left_.erase(left_.begin(), left_.begin() + at);
 }
 
 }  // namespace stoker

@@ -1,4 +1,4 @@
-// Reads trace events: JSON bytes in, one row of integers an event out, at the speed of memory.
+// Reads a Chrome trace: JSON bytes in, one row of integers an event out, at the speed of memory.
 //
 //   {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 12.5, "dur": 3, "args": {"correlation": 4}}
 //     phase      category         name            pid       tid       start      length          correlation
@@ -10,10 +10,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace stoker {
 
@@ -28,39 +30,50 @@ inline constexpr int64_t kText = int64_t{1} << 62;
 
 using Bytes = std::span<const uint8_t>;
 
-// Returns the place behind the JSON value at `at`; -1 where it does not end in these bytes, -2 where none begins.
-int64_t skip_value(Bytes data, int64_t at);
-
-// Returns a number of microseconds, in quotes or not, as nanoseconds: exact to the third decimal, then rounded.
-int64_t parse_ns(Bytes text);
-
-// Returns where the next event begins behind damage, an object in a list with a key that events have; or -1.
-int64_t find_event(Bytes data, int64_t at);
-
 class TraceScanner {
  public:
-  enum Stop { kMore, kEnded, kRowsFull };
-  struct Found {
-    size_t num_rows;
-    int64_t at;  // up to which all is read
-    Stop why;    // it needs more bytes, the array ended, or there is no room for rows
-  };
+  // Where it is: before the first character, between members of the outermost object, in the value of one, in the array
+  // of events, behind all of it; or at what is no JSON, or at a first character that begins neither object nor array.
+  enum Place { kBegin, kMember, kValue, kEvents, kEnd, kBroken, kNoTrace };
 
-  // Reads events from data[at:], inside a JSON array, into rows of `kNumTraceColumns` numbers.
-  Found scan(Bytes data, int64_t at, std::span<int64_t> rows);
+  // Takes the next bytes of a file, however it is cut.
+  void feed(Bytes block, bool is_last);
 
+  // `kNumTraceColumns` numbers for each event that ended in the bytes fed last.
+  const std::vector<int64_t>& rows() const { return rows_; }
   // Texts in the order in which they first came: their numbers are their places.
   const std::deque<std::string>& texts() const { return texts_; }
+  // JSON of the members of the outermost object that are of use, by key; others, which can be large, are not kept.
+  const std::map<std::string, std::string>& header() const { return header_; }
+  Place place() const { return place_; }
+  bool is_bare() const { return is_bare_; }
+  bool has_events() const { return has_events_; }
+  // Whether no byte waits for more to be read.
+  bool is_empty() const { return left_.empty(); }
   // Events that made no sense.
   int64_t num_damaged() const { return num_damaged_; }
+  // Events whose time is too large for a number of microseconds.
+  int64_t num_beyond() const { return num_beyond_; }
 
  private:
+  bool step(Bytes data, int64_t& at, bool is_last);
+  bool begin_member(Bytes data, int64_t& at);
+  bool skip_member(Bytes data, int64_t& at);
+  bool take_event(Bytes data, int64_t& at, bool is_last);
   int64_t read_event(Bytes data, int64_t at, int64_t* row);
   int64_t number_of(std::string_view text);
 
+  Place place_ = kBegin;
+  bool is_bare_ = false, has_events_ = false;
+  std::vector<uint8_t> left_;
+  std::vector<int64_t> rows_;
+  std::string key_;  // of the member whose value is read
+  int64_t depth_ = 0;
+  bool is_in_string_ = false, is_escaped_ = false;
+  std::map<std::string, std::string> header_;
   std::deque<std::string> texts_;  // a deque, so that the keys below stay where they are
   std::unordered_map<std::string_view, int64_t> numbers_;
-  int64_t num_damaged_ = 0;
+  int64_t num_damaged_ = 0, num_beyond_ = 0;
 };
 
 }  // namespace stoker

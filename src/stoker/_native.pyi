@@ -341,44 +341,53 @@ class Draws:
         """Write the row of its chunk that each draw takes. Shape [B] each."""
 
 class TraceScanner:
-    """Reads trace events, a row of integers each."""
+    """Reads a Chrome trace, a row of integers an event."""
 
     def __init__(self) -> None: ...
 
-    def scan(self, data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int, rows: numpy.typing.NDArray[numpy.int64]) -> tuple[int, int, int]:
+    def feed(self, block: numpy.typing.NDArray[numpy.uint8], is_last: bool) -> bytes:
         """
-        Read events from data[at:stop], inside a JSON array; return how many rows were written, up to where all is read, and why it stopped: MORE, ENDED or ROWS_FULL.
+        Take the next bytes of a file; return the rows of the events that end in them: int64 [N, NUM_COLUMNS].
         """
 
     def texts_from(self, first: int) -> list[bytes]:
         """Return the texts from number `first` on, in UTF-8."""
 
     @property
+    def header(self) -> dict[str, bytes]:
+        """JSON of the members beside the events that are of use."""
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the first character begins neither an object nor an array."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was anything but white space."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the array of events was found."""
+
+    @property
+    def has_end(self) -> bool:
+        """
+        Whether all was read up to the end; that of a bare array is optional, for writers that cannot end cleanly.
+        """
+
+    @property
     def num_damaged(self) -> int:
         """Events that made no sense."""
 
-    MORE: int = 0
-
-    ENDED: int = 1
-
-    ROWS_FULL: int = 2
+    @property
+    def num_beyond(self) -> int:
+        """Events whose time is too large for microseconds."""
 
     NUM_COLUMNS: int = 14
 
     MISSING: int = -9223372036854775808
 
     TEXT: int = 4611686018427387904
-
-def skip_json_value(data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int) -> int:
-    """
-    Return the place behind the JSON value at `at`; -1 where it does not end before `stop`, -2 where none begins.
-    """
-
-def find_trace_event(data: numpy.typing.NDArray[numpy.uint8], at: int, stop: int) -> int:
-    """Return where the next event begins behind damage, or -1."""
-
-def parse_microseconds(text: numpy.typing.NDArray[numpy.uint8]) -> int:
-    """Return a number of microseconds, as JSON has it, as nanoseconds."""
 
 class ChunkMap:
     """A chunk's file in memory, for as long as anything refers to it."""

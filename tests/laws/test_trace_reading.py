@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from contextlib import closing
 from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
@@ -12,10 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker._native import parse_microseconds
 from stoker.doctor.traces import analyse, as_json, read_trace
-from stoker.doctor.traces.collect import Collector
-from stoker.doctor.traces.read import ByteWindow, read_array
 from stoker.errors import StokerError
 
 TEXT = st.text(max_size=12)
@@ -76,26 +72,25 @@ def test_events_are_those_that_json_reads(tmp_path_factory, events, indent, is_b
 
 
 @given(value=st.integers(-(10**15), 10**15), decimals=st.text("0123456789", max_size=9), quoted=st.booleans())
-def test_times_are_exact_to_the_nanosecond(value, decimals, quoted):
+def test_times_are_exact_to_the_nanosecond(tmp_path_factory, value, decimals, quoted):
     text = f"{value}.{decimals}" if decimals else str(value)
-    data = np.frombuffer((f'"{text}"' if quoted else text).encode(), np.uint8)
-    assert parse_microseconds(data) == nanoseconds(text) or text.startswith("-0")
-
-
-@given(events=st.lists(EVENT, min_size=1, max_size=6), size=st.integers(1, 60))
-@settings(max_examples=25)
-def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size):
-    """Blocks that end anywhere: inside a name, a number, a bracket."""
     path = tmp_path_factory.mktemp("law") / "t.json"
-    path.write_text(json.dumps(events))
-    collector = Collector()
-    with closing(ByteWindow(path, block_bytes=size)) as window:
-        assert window.next_char() == b"["
-        window.at += 1
-        has_ended = read_array(window, collector)
-    trace = collector.finish(path="x", header={}, is_cut=False)
+    time = f'"{text}"' if quoted else text
+    path.write_text(f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "dur": 1, "ts": {time}}}]')
+    assert int(read_trace(path).device.start[0]) == nanoseconds(text) or text.startswith("-0")
+
+
+@given(events=st.lists(EVENT, min_size=1, max_size=6), size=st.integers(1, 60), is_packed=st.booleans())
+@settings(max_examples=25)
+def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size, is_packed):
+    """Blocks that end anywhere: inside a name, a number, a bracket, a value of the header."""
+    path = tmp_path_factory.mktemp("law") / "t.json"
+    frames = {"1": {"name": 'a "{" \\'}, "2": [[], "]"]}
+    text = json.dumps({"stackFrames": frames, "traceEvents": events, "distributedInfo": {"rank": 3, "x": '"}'}, "y": 7})
+    path.write_bytes(gzip.compress(text.encode()) if is_packed else text.encode())
+    trace = read_trace(path, block_bytes=size)
     assert names_of(trace) == [event["name"] for event in host_first(events)]
-    assert has_ended
+    assert (trace.rank, list(trace.header), trace.is_cut, trace.num_damaged) == (3, ["distributedInfo"], False, 0)
 
 
 def small_trace() -> bytes:
@@ -195,6 +190,18 @@ def test_an_empty_trace_has_a_word_of_its_own(tmp_path, content, words):
     assert words in str(found["verdict"])
     assert found["status"] == "no_events"
     assert found["busy_share"] is None
+
+
+@pytest.mark.parametrize("unit", [1, 1000])
+def test_times_in_nanoseconds_since_1970_are_told_from_damage(tmp_path, unit):
+    path = tmp_path / "t.json"
+    start = 1_700_000_000_000_000 * unit
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": start, "dur": 5 * unit}
+    path.write_text(json.dumps({"traceEvents": [event], "displayTimeUnit": "ns"}))
+    found = as_json(analyse([read_trace(path)]))
+    assert (found["status"] == "ok") == (unit == 1)
+    assert ("1 times that are too large for microseconds since 1970" in str(found)) == (unit == 1000)
+    assert "made no sense" not in str(found)
 
 
 def test_more_names_than_the_first_tables_hold(tmp_path):

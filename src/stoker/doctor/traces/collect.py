@@ -6,19 +6,17 @@ That is a beginning and its end, and a call and what it launched.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker._native import TraceScanner
-from stoker.doctor.traces.events import Columns, Events, ProfilerTrace, ProfilerTrack
+from stoker.doctor.traces.events import Columns, Events, ProfilerTrace, ProfilerTrack, device_names
 from stoker.doctor.traces.names import (
     DEVICE_KINDS,
     FLOW_CATEGORIES,
     HOST_KINDS,
-    NAMES,
     EventKind,
     EventNames,
     device_word,
@@ -31,7 +29,6 @@ from stoker.fields.offsets import Int64
 _PHASE, _CATEGORY, _NAME, _PID, _TID, _START, _LENGTH = range(7)
 _CORRELATION, _BYTES, _SEQUENCE, _GROUP, _MEMBERS, _LABEL, _FLOW = range(7, 14)
 _COMPLETE, _BEGIN, _END, _META, _FLOW_FROM, _FLOW_TO = (ord(letter) for letter in "XBEMsf")
-_ROWS = 1 << 16
 # Frames of Python that are shorter say nothing that the frame around them does not, and are most of all events.
 _MIN_FRAME_NS = 10_000
 _TYPES: dict[str, type[np.generic]] = {
@@ -61,50 +58,32 @@ class Collector:
         names: What names mean.
 
     Attributes:
-        num_damaged: Events that did not end, or have no time; others the scanner counts.
+        scanner: Reads the bytes.
     """
 
-    def __init__(self, names: EventNames = NAMES) -> None:
+    def __init__(self, names: EventNames) -> None:
+        self.scanner = TraceScanner()
         self._names = names
-        self._scanner = TraceScanner()
-        self._rows: Int64 = np.empty((_ROWS, TraceScanner.NUM_COLUMNS), np.int64)
         self._texts: list[str] = []
-        self._kinds: list[int] = []
-        self._flows: list[bool] = []
+        self._kinds = [int(EventKind.UNKNOWN)]  # of texts as categories, and of none: the last entry is number -1
+        self._flows = [False]
         self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _TYPES}
         self._tracks: dict[tuple[int, int], int] = {}
         self._processes: dict[int, str] = {}
         self._num_events = 0
-        self.num_damaged = 0
+        self._num_timeless = 0
         self._has_correlations = False
 
-    def take(self, data: npt.NDArray[np.uint8], at: int, stop: int) -> tuple[int, int]:
-        """Take events from bytes `[at, stop)`; return where the scanner has come to, and why it goes no further."""
-        num, at, why = self._scanner.scan(data, at, stop, self._rows)
-        self._take(self._rows[:num])
-        return at, why
-
-    def _learn_texts(self) -> None:
-        """Decode texts that are new, and decide what they mean as a category."""
-        for content in self._scanner.texts_from(len(self._texts)):
-            text = content.decode("utf-8", errors="replace")
-            if "\\" in text:
-                try:
-                    text = str(json.loads(f'"{text}"', strict=False))
-                except ValueError:
-                    text = text.replace('\\"', '"')
-            self._texts.append(text)
-            self._kinds.append(int(event_kind(text)))
-            self._flows.append(text.strip().lower() in FLOW_CATEGORIES)
-
-    def _take(self, rows: Int64) -> None:
+    def take(self, block: npt.NDArray[np.uint8], *, is_last: bool = False) -> None:
+        """Take the next bytes of the file."""
+        content = self.scanner.feed(block, is_last)
+        rows = np.frombuffer(content, np.int64).reshape(-1, TraceScanner.NUM_COLUMNS)
         self._learn_texts()
         self._num_events += len(rows)
         phase = rows[:, _PHASE]
         self._take_metadata(rows[phase == _META])
-        # A number of -1 stands for no text: the last entry of each table.
-        kind = np.array([*self._kinds, int(EventKind.UNKNOWN)], np.uint8)[rows[:, _CATEGORY]]
-        is_flow = _IS_ARROW[phase] & np.array([*self._flows, False], bool)[rows[:, _CATEGORY]]
+        kind = np.array(self._kinds, np.uint8)[rows[:, _CATEGORY]]
+        is_flow = _IS_ARROW[phase] & np.array(self._flows, bool)[rows[:, _CATEGORY]]
         is_short = (kind == EventKind.PYTHON) & (phase == _COMPLETE) & (rows[:, _LENGTH] < _MIN_FRAME_NS)
         wanted = _IS_SPAN[phase] & ((kind != EventKind.IGNORED) & ~is_short | (phase == _END))
         if not self._has_correlations:
@@ -112,7 +91,7 @@ class Collector:
         if not self._has_correlations:  # then only arrows tell which call launched what
             wanted |= is_flow
         has_time = rows[:, _START] != TraceScanner.MISSING
-        self.num_damaged += int(np.count_nonzero(wanted & ~has_time))
+        self._num_timeless += int(np.count_nonzero(wanted & ~has_time))
         chosen = np.flatnonzero(wanted & has_time)
         if not chosen.size:
             return
@@ -134,6 +113,19 @@ class Collector:
         for name, type_ in _TYPES.items():
             self._parts[name].append(found[name].astype(type_))
 
+    def _learn_texts(self) -> None:
+        """Decode texts that are new, and decide what they mean as a category."""
+        for content in self.scanner.texts_from(len(self._texts)):
+            text = content.decode(errors="replace")
+            if "\\" in text:
+                try:
+                    text = str(json.loads(f'"{text}"', strict=False))
+                except ValueError:
+                    text = text.replace('\\"', '"')
+            self._texts.append(text)
+            self._kinds.insert(-1, int(event_kind(text)))
+            self._flows.insert(-1, text.strip().lower() in FLOW_CATEGORIES)
+
     def _take_metadata(self, rows: Int64) -> None:
         for row in rows:
             name = self._texts[row[_NAME]] if row[_NAME] >= 0 else ""
@@ -150,11 +142,8 @@ class Collector:
         ]
         return np.repeat(np.array(numbers, np.int64), np.diff(np.append(borders, pids.size)))
 
-    def finish(
-        self, *, path: str, header: dict[str, object], is_cut: bool, notes: tuple[str, ...] = ()
-    ) -> ProfilerTrace:
+    def finish(self, *, path: str, header: dict[str, object], is_cut: bool, notes: list[str]) -> ProfilerTrace:
         """Return what was read, beginnings and ends paired, each event with its final kind."""
-        self._learn_texts()
         # One column after the other, so that no more than one is held twice.
         columns: Columns = {
             name: np.concatenate([np.empty(0, type_), *self._parts.pop(name)]) for name, type_ in _TYPES.items()
@@ -177,7 +166,15 @@ class Collector:
         for name in columns:
             columns[name] = columns[name][order]
         events = Events(**columns)
-        num_damaged = self._scanner.num_damaged + self.num_damaged
+        if num_lone:
+            notes.append(f"{num_lone:,} begin or end events have no partner")
+        num_beyond = self.scanner.num_beyond
+        if num_beyond:
+            notes.append(
+                f"the file has {num_beyond:,} times that are too large for microseconds since 1970 (nanoseconds?): "
+                "`ts` and `dur` are in microseconds, whatever `displayTimeUnit` says"
+            )
+        num_damaged = self.scanner.num_damaged + max(self._num_timeless - num_beyond, 0)
         return ProfilerTrace(
             path=path,
             host=events.where(slice(0, on_host.size)),
@@ -185,16 +182,14 @@ class Collector:
             texts=tuple(self._texts),
             tracks=tracks,
             names=self._names,
-            device_word=device_word(
-                [*self._texts, *re.findall(r"'name': '([^']*)'", str(header.get("deviceProperties")))]
-            ),
+            device_word=device_word([*self._texts, *device_names(header).values()]),
             header=header,
             num_events=self._num_events,
             # The event that the end cuts is no damage.
             num_damaged=num_damaged - bool(is_cut and num_damaged),
             num_without_length=int(np.count_nonzero(is_span & _IS_DEVICE[kind] & ~has_length)),
             is_cut=is_cut,
-            notes=(*notes, *([f"{num_lone:,} begin or end events have no partner"] if num_lone else [])),
+            notes=tuple(notes),
         )
 
     def _text(self, number: int) -> int | str:

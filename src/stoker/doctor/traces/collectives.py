@@ -19,7 +19,7 @@ import numpy as np
 
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind
-from stoker.doctor.traces.timeline import HostWork
+from stoker.fields.offsets import Int64
 
 # Between two ranks, not among all: who waits for whom is the program's order, not somebody's slowness. From one rank to
 # all, or the other way: they need not end together.
@@ -36,17 +36,25 @@ Collectives = dict[Key, int]
 """Nanoseconds that each took."""
 
 
-def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -> Collectives:
-    """Return how long each collective among all ranks took, of those launched in some steps; of all without steps."""
+def collectives_of(
+    trace: ProfilerTrace, launched: Int64, steps: Sequence[tuple[int, int, int]], counted: Sequence[int]
+) -> Collectives:
+    """Return how long each collective among all ranks took.
+
+    Args:
+        trace: Has them.
+        launched: When the launch of each device event began. [D].
+        steps: Number, begin and end of profiled steps.
+        counted: Numbers of those whose collectives count; all collectives do without any.
+    """
     chosen = np.flatnonzero(trace.device.kind == EventKind.COLLECTIVE)
     mine = trace.device.where(chosen)
-    borders = np.array([start for _, start, _ in host.steps], np.int64)
     # By the launch, not by the work: a device runs behind its host, and not on every rank equally far.
-    place = np.searchsorted(borders, host.launch_begins[chosen], side="right") - 1
+    place = np.searchsorted(np.array([start for _, start, _ in steps]), launched[chosen], side="right") - 1
     counts: Counter[tuple[str, str, str]] = Counter()
     found: Collectives = {}
     for index in np.argsort(mine.start, kind="stable").tolist():
-        step = host.steps[place[index]][0] if host.steps and place[index] >= 0 else -1
+        step = steps[place[index]][0] if place[index] >= 0 else -1
         name, group, members, label = (
             trace.texts[column[index]] if column[index] >= 0 else ""
             for column in (mine.name, mine.group, mine.members, mine.label)
@@ -54,7 +62,7 @@ def collectives_of(trace: ProfilerTrace, host: HostWork, steps: Sequence[int]) -
         group += members  # groups that shard a model may share a name, and not one rank
         name = name.split("(")[0]
         is_among_all = not _NOT_AMONG_ALL.search(label) if label else not _ROOTED.search(name)
-        if not is_among_all or (steps and step not in steps):
+        if not is_among_all or (counted and step not in counted):
             continue
         if mine.extra[index] >= 0 and group:
             key: Key = (group, name, "sequence", int(mine.extra[index]))

@@ -69,6 +69,13 @@ class ProfilerTrack:
     process: str = ""
 
 
+def device_names(header: dict[str, object]) -> dict[str, str]:
+    """Return what a file's header calls devices, by their ids."""
+    listed = header.get("deviceProperties")
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return {str(entry.get("id")): str(entry.get("name", "")) for entry in entries}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProfilerTrace:
     """One file, or what one process of several did in it.
@@ -109,6 +116,11 @@ class ProfilerTrace:
         """Return all but the events, which are what takes memory."""
         none = np.empty(0, np.int64)
         return replace(self, host=self.host.where(none), device=self.device.where(none), texts=())
+
+    @property
+    def device_names(self) -> dict[str, str]:
+        """What the file calls its devices, by their ids."""
+        return device_names(self.header)
 
     @property
     def span(self) -> tuple[int, int]:

@@ -124,7 +124,9 @@ _NOT_DATA = r"\#\#\s*wait_for_batch | dist\b | all2all | Awaitable"
 _COLLATE = r"collat(e|ion|ing|or)(?![a-z]) | collate_fn"
 _SYNC_CALL = r"synchroni[sz]e | urQueueFinish | urEventWait | Memcpy(WithStream|(DtoH|HtoD|DtoD)?(_v2)?)$"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|is_nonzero)$"
-_SYNC_PYTHON = r"built-in\ method\ (item|synchronize|is_nonzero|_cuda_synchronize)\b | :\ synchronize$"
+_SYNC_PYTHON = r"""
+    built-in\ method\ ((item|synchronize|is_nonzero|_cuda_synchronize)\b | (cpu|tolist)\ of\ Tensor) | :\ synchronize$
+"""
 _COLLECTIVE = r"""
       (?<![a-z])(nccl|rccl|oneccl|xccl|hccl|mccl|cncl|eccl|gloo|ucc|msccl|mscclpp)(?![a-z]*::detail::test)
     | ^(void\ )?hcom_ | nvshmem | rocshmem | ishmem

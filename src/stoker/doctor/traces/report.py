@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from stoker.doctor.traces.result import TraceResult
-from stoker.doctor.traces.times import Figures, RankTimes, StepTimes, Times
+from stoker.doctor.traces.times import StepTimes, Times
 from stoker.doctor.traces.verdict import advice_of, verdict_of, why_of
 
 _SHARES = {
@@ -36,11 +36,13 @@ def as_json(result: TraceResult) -> dict[str, object]:
         "straggler": None if straggler is None else straggler.rank,
         "straggler_reason": None if straggler is None else why_of(result, straggler) or None,
         "num_matched_collectives": result.num_matched,
-        "ranks": [_rank(rank) for rank in result.ranks],
+        "ranks": [_rank(replace(result, ranks=(rank,))) for rank in result.ranks],
     }
 
 
-def _rank(rank: RankTimes) -> dict[str, object]:
+def _rank(alone: TraceResult) -> dict[str, object]:
+    """Return what is said of one rank; the figures are those of a result that has no other."""
+    rank = alone.ranks[0]
     traces = rank.traces
     waited, imposed = rank.collective_waits or (None, None)
     return {
@@ -50,17 +52,17 @@ def _rank(rank: RankTimes) -> dict[str, object]:
         "backend": traces[0].info.get("backend"),
         "devices": [{"name": name, **_shares(rank.devices[device])} for device, name in rank.device_names.items()],
         "wall_us": rank.wall / 1e3,
-        **_figures(rank),
+        **_figures(alone),
         "collective_wait_us": None if waited is None else waited / 1e3,
         "imposed_wait_us": None if imposed is None else imposed / 1e3,
         "num_events": sum(trace.num_events for trace in traces),
         "is_truncated": any(trace.is_cut for trace in traces),
         "notes": [note for _, note in rank.notes],
-        "steps": [_step(step, is_counted=step in rank.steps) for step in rank.all_steps],
+        "steps": [_step(step) for step in rank.all_steps],
     }
 
 
-def _figures(of: Figures) -> dict[str, object]:
+def _figures(of: TraceResult) -> dict[str, object]:
     (name, ns), wall = of.largest_range, of.times.wall
     return {
         "status": of.status,
@@ -74,10 +76,10 @@ def _figures(of: Figures) -> dict[str, object]:
     }
 
 
-def _step(step: StepTimes, *, is_counted: bool) -> dict[str, object]:
+def _step(step: StepTimes) -> dict[str, object]:
     return {
         "step": step.number,
-        "is_counted": is_counted,
+        "is_counted": step.is_counted,
         "start_us": step.start / 1e3,
         "step_us": step.length / 1e3,
         "step_without_data_wait_us": _bounds((step.least, step.most)) if step.times.wall else None,

@@ -13,14 +13,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from statistics import median_high
+from statistics import median, median_high
 
 import numpy as np
+import numpy.typing as npt
 
 from stoker.doctor.traces.collectives import waits_between
 from stoker.doctor.traces.events import ProfilerTrace
-from stoker.doctor.traces.names import EventKind, step_number
-from stoker.doctor.traces.times import Figures, RankTimes, join_cycles, measure
+from stoker.doctor.traces.names import EventKind, Is, step_number
+from stoker.doctor.traces.timeline import measure
+from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, OK, RankTimes, Times, add_tables, join_cycles
 from stoker.fields.offsets import Int64
 
 # A track of a device whose launches come from one process so often belongs to it as a whole.
@@ -28,7 +30,7 @@ _MOST = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceResult(Figures):
+class TraceResult:
     """The answer about all files.
 
     Attributes:
@@ -42,14 +44,65 @@ class TraceResult(Figures):
     straggler: RankTimes | None
 
     @property
-    def parts(self) -> tuple[RankTimes, ...]:
-        """All ranks."""
-        return self.ranks
-
-    @cached_property
     def with_device(self) -> tuple[RankTimes, ...]:
         """Ranks whose device did anything."""
         return tuple(rank for rank in self.ranks if rank.devices)
+
+    @property
+    def status(self) -> str:
+        """The best of the ranks' answers: OK, CPU_ONLY or NO_EVENTS."""
+        return min((rank.status for rank in self.ranks), key=(OK, CPU_ONLY, NO_EVENTS).index)
+
+    @cached_property
+    def times(self) -> Times:
+        """Where the time of all devices went."""
+        return sum((rank.times for rank in self.ranks), Times())
+
+    @property
+    def step_ns(self) -> float | None:
+        """The median step of the slowest rank: a job goes at its pace."""
+        return max((rank.step_ns for rank in self.ranks if rank.step_ns is not None), default=None)
+
+    @property
+    def without_wait_ns(self) -> tuple[float, float] | None:
+        """The least and the most a step would take that waits for no batch, of the slowest rank; None without devices.
+
+        What one rank gains, the others may need.
+        """
+        known = [rank.steps for rank in self.with_device if rank.steps]
+        if not known:
+            return None
+        return (
+            max(median(step.least for step in steps) for steps in known),
+            max(median(step.most for step in steps) for steps in known),
+        )
+
+    @cached_property
+    def largest_range(self) -> tuple[str, int]:
+        """The range or function that most unattributed time was spent in, and that time; ("", 0) without any.
+
+        Of those around each other, the innermost that still has half of the time of the largest one.
+        """
+        ranges = add_tables(rank.ranges for rank in self.with_device)
+        most = max((times.unattributed for times in ranges.values()), default=0)
+        if not most:
+            return "", 0
+        large = [name for name, times in ranges.items() if 2 * times.unattributed > most]
+        name = min(large, key=lambda name: (ranges[name].wall, -ranges[name].unattributed))
+        return name, min(ranges[name].unattributed, self.times.unattributed)
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """Copies from pageable memory to a device, their bytes as far as the files have them, and the time they took.
+
+        Nanoseconds of the calls that made them.
+        """
+        return tuple(map(sum, zip(*(rank.copies for rank in self.ranks), strict=True)))
+
+    @property
+    def host_data_wait_share(self) -> float | None:
+        """The largest share of a rank's time in which its main thread waited for data or collated."""
+        return max((rank.wants_data / rank.wall for rank in self.ranks if rank.wall), default=None)
 
     @property
     def device_word(self) -> str:
@@ -117,29 +170,31 @@ def _split_processes(trace: ProfilerTrace) -> list[ProfilerTrace]:
 
 
 def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
-    """Return the process that launched each device event: the one that launched last before it. [D]."""
+    """Return the process that launched each device event. [D]."""
     host, device = trace.host, trace.device
     owner = np.full(len(device), -1, np.int64)
-    delay = np.full(len(device), np.iinfo(np.int64).max)
     calls = np.flatnonzero(np.isin(process, training) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
-    calls = calls[np.isin(host.correlation[calls], device.correlation)]  # others wait, and launch nothing
-    calls = calls[np.argsort(host.correlation[calls], kind="stable")]
-    works = np.flatnonzero(device.correlation > 0)
-    works = works[np.argsort(device.correlation[works], kind="stable")]
-    # As many calls of each id as work: ranks are behind each other in the file, and their work in the same order.
-    is_paired = np.array_equal(host.correlation[calls], device.correlation[works])
-    is_paired = is_paired and bool(np.all(host.start[calls] <= device.start[works]))
-    if is_paired:
-        owner[works] = process[calls]
-    for number in [] if is_paired else training.tolist():
-        calls = np.flatnonzero((process == number) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
-        if not calls.size:
-            continue
+    says = [bool(trace.names.what_is(text, EventKind.RUNTIME) & Is.LAUNCH_CALL) for text in trace.texts]
+    launches = calls[np.array([*says, False])[host.name[calls]]]  # others wait, and launch nothing
+    calls = launches if launches.size else calls
+    calls = calls[np.isin(host.correlation[calls], device.correlation)]
+    works = np.flatnonzero(np.isin(device.correlation, host.correlation[calls]))
+    if works.size:
         calls = calls[np.argsort(host.correlation[calls], kind="stable")]
-        place = np.minimum(np.searchsorted(host.correlation[calls], device.correlation), calls.size - 1)
-        ago = device.start - host.start[calls[place]]
-        hit = (host.correlation[calls[place]] == device.correlation) & (ago >= 0) & (ago < delay)
-        owner[hit], delay[hit] = number, ago[hit]
+        works = works[np.argsort(device.correlation[works], kind="stable")]
+        call, is_sure = _pair(trace, calls, works)
+        owner[works[is_sure]] = process[call[is_sure]]
+        # Else the process that launched work of that id last before it.
+        works = works[~is_sure]
+        delay = np.full(works.size, np.iinfo(np.int64).max)
+        for number in training.tolist():
+            mine = calls[process[calls] == number]
+            keys = host.correlation[mine]
+            place = np.searchsorted(keys, device.correlation[works])
+            there = np.append(keys, -1)[place] == device.correlation[works]
+            ago = device.start[works] - np.append(host.start[mine], 0)[place]
+            hit = there & (ago >= 0) & (ago < delay)
+            owner[works[hit]], delay[hit] = number, ago[hit]
     # Where ids collide, a track's events agree; where there are none, devices come in the order of their processes.
     tracks = np.unique(device.track).tolist()
     for order, track in enumerate(tracks):
@@ -151,6 +206,28 @@ def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
         elif votes.max() >= _MOST * known.size:
             owner[mine] = votes.argmax()
     return owner
+
+
+def _pair(trace: ProfilerTrace, calls: Int64, works: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
+    """Return the call that launched each work, and whether that is sure: by id, where processes use the same ids.
+
+    In a merged file ranks are behind each other, and so is their work: with as much work for each call of an id (a
+    graph's call launches several), both come in the same order.
+
+    Args:
+        trace: Has them.
+        calls: Those that launch, in the order of ids.
+        works: What was launched, in the order of ids. [W].
+    """
+    _, first_call, num_calls = np.unique(trace.host.correlation[calls], return_index=True, return_counts=True)
+    _, first, at, num = np.unique(
+        trace.device.correlation[works], return_index=True, return_inverse=True, return_counts=True
+    )
+    each = np.maximum(num // num_calls, 1)[at]
+    nth = (np.arange(works.size) - first[at]) // each
+    call = calls[first_call[at] + np.minimum(nth, num_calls[at] - 1)]
+    is_good = (each * num_calls[at] == num[at]) & (trace.host.start[call] <= trace.device.start[works])
+    return call, np.logical_and.reduceat(is_good, first)[at]
 
 
 def _join_files(measured: Iterable[RankTimes]) -> list[RankTimes]:

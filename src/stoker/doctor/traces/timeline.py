@@ -11,187 +11,86 @@ event or a collective. Launched later: the host, by what its threads did in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections import Counter
+from functools import reduce
+from operator import or_
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.doctor.traces.collectives import collectives_of
 from stoker.doctor.traces.events import Events, ProfilerTrace
 from stoker.doctor.traces.names import ONE_DEVICE, EventKind, Is, step_number
-from stoker.doctor.traces.spans import Intervals, union
+from stoker.doctor.traces.spans import Intervals, between, union
+from stoker.doctor.traces.times import RankTimes, StepTimes, Times
 from stoker.fields.offsets import Int64
 
 Mask = npt.NDArray[np.bool_]
+Flags = npt.NDArray[np.uint8]
+Parts = dict[str, Intervals]  # by names of `Times`
 
 # Work begins 5 to 10 µs after the call that launched it has returned, on a device that has nothing else to do. A loop
 # that is all launches is never further ahead than this: its gaps are launches on their way, and nothing is queued.
 ARRIVES_NS = 10_000
+# In public runs, a step with workers took 4 to 7 % longer than one without workers minus its wait; this leaves room.
+_UNSURE = 0.15
+# "host_1234.1700000000.pt.trace.json": what comes before the time is the same for all cycles of a process.
+_HANDLER = re.compile(r"\.\d+\.pt\.trace\.json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostWork:
-    """What the host did.
-
-    Attributes:
-        collating: When the main thread made samples into a batch.
-        waiting: When it waited for data.
-        copying: When it was in a call that copies from pageable memory.
-        others_copying: When another thread that launches work was.
-        syncing: When a thread that launches work waited for the device, or had nothing to wait for in such a call.
-        launching: When one was in an operator or a call of the runtime.
-        steps: Those that were profiled, in order of time: the N of "ProfilerStep#N", when it began and when it ended.
-        main_track: Number of the main thread's track, -1 where no host event was found.
-        launch_begins: When the call that launched each device event began, or the last that can have been it where no
-            work has a correlation; the event's own start where nothing is known. In the order of the device events.
-            int64 [D].
-        launch_ends: When it returned. int64 [D].
-        is_pageable: Which device events are copies from pageable memory. bool [D].
-    """
-
-    collating: Intervals
-    waiting: Intervals
-    copying: Intervals
-    others_copying: Intervals
-    syncing: Intervals
-    launching: Intervals
-    steps: tuple[tuple[int, int, int], ...]
-    main_track: int
-    launch_begins: Int64
-    launch_ends: Int64
-    is_pageable: Mask
-
-
-def host_of(trace: ProfilerTrace) -> HostWork:
-    """Find the launching threads, and what they did."""
-    on_host, on_device = trace.host, trace.device
-    says, device_says = _flags(trace, on_host), _flags(trace, on_device)
+def measure(trace: ProfilerTrace) -> RankTimes:
+    """Add up one file, or what one process did in it."""
+    says, device_says = _flags(trace, trace.host), _flags(trace, trace.device)
     is_pageable = (device_says & Is.PAGEABLE) != 0
-    call = _calls(on_host, on_device, (says & Is.COPY_CALL) != 0, is_pageable)
-    known = call >= 0
-
-    def calls_of(chosen: Mask) -> Mask:
-        """Return which host events launched some of the device's."""
-        found = np.zeros(len(on_host), bool)
-        found[call[known & chosen]] = True
-        return found
-
-    def when(chosen: Mask) -> Intervals:
-        return union(on_host.start[chosen], on_host.stop[chosen])
-
-    launches = calls_of(known)
-    main = _main_track(trace, says, launches)
-    mine = on_host.track == main
-    launching = mine | np.isin(on_host.track, np.unique(on_host.track[launches]))
-    copies, fetches = calls_of(is_pageable), calls_of((device_says & Is.TO_HOST) != 0)
-    is_call = on_host.kind == EventKind.RUNTIME
-    is_operator = (on_host.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0)
-    begins = np.where(known, on_host.start[call] if len(on_host) else 0, on_device.start)
-    ends = np.where(known, on_host.stop[call] if len(on_host) else 0, on_device.start)
-    named = np.flatnonzero(is_call & ((says & Is.LAUNCH_CALL) != 0))
-    if named.size and not (on_host.correlation > 0).any():
-        # Nothing links work to its call: it was launched no later than the last call before it that can launch.
-        named = named[np.argsort(on_host.start[named], kind="stable")]
-        place = np.searchsorted(on_host.start[named], on_device.start, side="right") - 1
-        bound = named[np.maximum(place, 0)]
-        begins = np.where(place >= 0, on_host.start[bound], begins)
-        ends = np.where(place >= 0, on_host.stop[bound], ends)
-    return HostWork(
-        collating=when(mine & ((says & Is.COLLATE) != 0)),
-        waiting=when(mine & ((says & Is.DATA_WAIT) != 0)),
-        copying=when(mine & copies),
-        others_copying=when(launching & ~mine & copies),
-        syncing=when(launching & (((says & Is.SYNC) != 0) | fetches & ((says & Is.COPY_CALL) != 0))),
-        launching=when(launching & (is_call | is_operator)),
-        steps=_steps(trace, on_host.where(mine & ((says & Is.STEP) != 0))),
-        main_track=main,
-        launch_begins=begins,
-        launch_ends=ends,
-        is_pageable=is_pageable,
+    call = _calls(trace.host, trace.device, (says & Is.COPY_CALL) != 0, is_pageable)
+    main = _main_track(trace, says, _launchers(trace, call, call >= 0))
+    host = _host_parts(trace, says, device_says, call, main)
+    launches = _launch_times(trace, says, call)
+    devices = {name: _device_parts(trace, mine, launches, host) for name, mine in _by_device(trace).items()}
+    wants = host["waiting_for_data"] | host["collating"]
+    spans = _steps(trace, trace.host.where((trace.host.track == main) & ((says & Is.STEP) != 0)))
+    last = len(spans) - 1
+    all_steps = tuple(
+        _step(number, between(start, stop), devices, wants, is_counted=last < 2 or 0 < place < last)
+        for place, (number, start, stop) in enumerate(spans)
     )
-
-
-def devices_of(trace: ProfilerTrace, host: HostWork) -> dict[str, dict[str, Intervals]]:
-    """Return when each device did what, over all its streams, and why it had no work: by names of `Times`.
-
-    Devices are in the order in which the file has them. Reasons are disjoint, together all the time in which nothing
-    ran.
-    """
-    events = trace.device
-    # Some profilers give computation and communication of one device as two processes.
-    of_track = ["" if track.process.strip().lower() in ONE_DEVICE else str(track.pid) for track in trace.tracks]
-    names = np.array(of_track, object)[events.track] if len(events) else np.empty(0, object)
-    found = {}
-    for name in dict.fromkeys(names.tolist()):
-        mine = np.flatnonzero((names == name) & (events.stop > events.start))
-        here = events.where(mine)
-        compute, communication = (
-            union(here.start[here.kind == kind], here.stop[here.kind == kind])
-            for kind in (EventKind.KERNEL, EventKind.COLLECTIVE)
-        )
-        found[name] = {
-            "compute": compute,
-            "communication": communication,
-            "overlap": compute & communication,
-            "busy": union(here.start, here.stop),
-            **_explain_gaps(trace, mine, host),
-        }
-    return found
-
-
-def _explain_gaps(trace: ProfilerTrace, mine: Int64, host: HostWork) -> dict[str, Intervals]:
-    """Return all time in which a device had no work, by reason.
-
-    Args:
-        trace: Where it begins, nothing is queued; by its end, nothing is known to be launched.
-        mine: Numbers of the device's events.
-        host: What the host did.
-
-    Returns:
-        "queued", "collating", "copying_pageable", "waiting_for_data", "synchronising", "launching" and "unattributed".
-    """
+    steps = [step for step in all_steps if step.is_counted]
     begin, end = trace.span
-    start, stop, returned = trace.device.start[mine], trace.device.stop[mine], host.launch_ends[mine]
-    # Of work that begins at the same time, the one that was launched first ends the gap.
-    order = np.lexsort((returned, start))
-    gap_starts = np.concatenate([[begin - 1], np.maximum.accumulate(stop[order])])
-    gap_stops = np.append(start[order], end)
-    begun, returned = np.append(host.launch_begins[mine][order], end), np.append(returned[order], end)
-    is_launched = returned <= gap_starts
-    is_launched[-1] = False  # what would come after the end
-    arrived = np.minimum(np.where(is_launched, returned + ARRIVES_NS, gap_stops), gap_stops)
-
-    def gaps(chosen: Mask) -> Intervals:
-        return union(gap_starts[chosen], gap_stops[chosen])
-
-    # Work that is launched and has not begun: the last part of launching it.
-    on_its_way = union(np.maximum(begun, gap_starts)[~is_launched], gap_stops[~is_launched])
-    # A wait for the device during which it ran out of work made the gap; one that began in a gap has nothing to wait
-    # for, and is a call like others.
-    is_drained = host.syncing.hold(gap_starts, start=False, stop=True)
-    # What counts where the host does several things at once: the first of them.
-    explained = (
-        ("collating", host.collating),
-        ("copying_pageable", host.copying),
-        ("waiting_for_data", host.waiting),
-        ("copying_pageable", host.others_copying),
+    # Without steps: what comes before the first work on a device is the program's start.
+    window = between(int(trace.device.start.min()) if devices else begin, end)
+    if steps:
+        window = reduce(or_, (between(step.start, step.start + step.length) for step in steps))
+    is_copy = is_pageable & (trace.device.start < window.stop.max(initial=begin))
+    is_copy &= trace.device.stop >= window.start.min(initial=end)
+    return RankTimes(
+        traces=(trace.without_events(),),
+        # Processes of two hosts may have one number: the profiler's handler puts the host into the file's name.
+        process=(trace.rank, trace.tracks[main].pid if main >= 0 else None, _worker(trace.path)),
+        span=(begin + trace.base_ns, end + trace.base_ns),
+        has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
+        devices={name: _times(parts, window) for name, parts in devices.items()},
+        num_queued=sum(len(parts["queued"] & window) for parts in devices.values()),
+        collectives=collectives_of(trace, launches[0], spans, [step.number for step in steps]),
+        wall=int((window.stop - window.start).sum()),
+        wants_data=wants.within(window),
+        ranges=_ranges(trace, main, [parts["unattributed"] & window for parts in devices.values()], window),
+        all_steps=all_steps,
+        copies=(
+            int(is_copy.sum()),
+            int(np.maximum(trace.device.extra[is_copy], 0).sum()),
+            (host["copying_pageable"] | host["others_copying"]).within(window),
+        ),
     )
-    found = {
-        "queued": union(np.maximum(gap_starts, arrived)[is_launched], gap_stops[is_launched]),
-        "launching": union(gap_starts[is_launched], arrived[is_launched]),
-    }
 
-    def add(name: str, when: Intervals) -> None:
-        found[name] = found[name] | when if name in found else when
 
-    for rest, last, cause in (
-        (gaps(~is_launched & is_drained), "synchronising", host.syncing | host.launching | on_its_way),
-        (gaps(~is_launched & ~is_drained), "launching", host.launching | on_its_way),
-    ):
-        for name, when in (*explained, (last, cause)):
-            add(name, rest & when)
-            rest -= when
-        add("unattributed", rest)
-    return found
+def _worker(path: str) -> str:
+    name = Path(path).name
+    return _HANDLER.split(name)[0] if _HANDLER.search(name) else ""
+
+
+# --------------------------------------------------------------------- the host
 
 
 def _flags(trace: ProfilerTrace, events: Events) -> npt.NDArray[np.uint8]:
@@ -216,13 +115,25 @@ def _calls(on_host: Events, on_device: Events, is_copy: Mask, is_pageable: Mask)
         hit = (keys[place] == on_device.correlation) & (on_device.correlation > 0)
         found[hit] = order[place[hit]]
     # A copy from pageable memory without a correlation belongs to the call during which it began.
-    copies = np.flatnonzero(is_copy)
-    copies = copies[np.argsort(on_host.start[copies], kind="stable")]
     lone = np.flatnonzero(is_pageable & (found < 0))
-    if copies.size and lone.size:
-        place = np.searchsorted(on_host.start[copies], on_device.start[lone], side="right") - 1
-        hit = (place >= 0) & (on_device.start[lone] < on_host.stop[copies[np.maximum(place, 0)]])
-        found[lone[hit]] = copies[place[hit]]
+    last = _last_before(on_host, np.flatnonzero(is_copy), on_device.start[lone])
+    lone, last = lone[last >= 0], last[last >= 0]
+    hit = on_device.start[lone] < on_host.stop[last]
+    found[lone[hit]] = last[hit]
+    return found
+
+
+def _last_before(events: Events, chosen: Int64, times: Int64) -> Int64:
+    """Return which of some events begins last before each time, or with it; -1 where none does. [T]."""
+    chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
+    place = np.searchsorted(events.start[chosen], times, side="right")
+    return np.append(-1, chosen)[place]
+
+
+def _launchers(trace: ProfilerTrace, call: Int64, chosen: Mask) -> Mask:
+    """Return which host events launched some of the chosen work. [H]."""
+    found = np.zeros(len(trace.host), bool)
+    found[call[chosen & (call >= 0)]] = True
     return found
 
 
@@ -247,11 +158,173 @@ def _main_track(trace: ProfilerTrace, says: npt.NDArray[np.uint8], launches: Mas
     return int(np.bincount(on_host.track, weights=on_host.stop - on_host.start, minlength=num).argmax())
 
 
-def _steps(trace: ProfilerTrace, events: Events) -> tuple[tuple[int, int, int], ...]:
+def _host_parts(trace: ProfilerTrace, says: Flags, device_says: Flags, call: Int64, main: int) -> Parts:
+    """Return when the host did what; where it does several things at once, the first of them counts."""
+    events = trace.host
+    mine = events.track == main
+    launching = mine | np.isin(events.track, np.unique(events.track[_launchers(trace, call, call >= 0)]))
+    copies, fetches = (_launchers(trace, call, (device_says & which) != 0) for which in (Is.PAGEABLE, Is.TO_HOST))
+    is_call = events.kind == EventKind.RUNTIME
+    is_operator = (events.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0)
+    is_sync = ((says & Is.SYNC) != 0) | fetches & ((says & Is.COPY_CALL) != 0)
+    chosen = {
+        "collating": mine & ((says & Is.COLLATE) != 0),
+        "copying_pageable": mine & copies,
+        "waiting_for_data": mine & ((says & Is.DATA_WAIT) != 0),
+        "others_copying": launching & ~mine & copies,
+        "synchronising": launching & is_sync,  # or had nothing to wait for in such a call
+        "launching": launching & (is_call | is_operator),
+    }
+    return {name: union(events.start[which], events.stop[which]) for name, which in chosen.items()}
+
+
+def _launch_times(trace: ProfilerTrace, says: Flags, call: Int64) -> tuple[Int64, Int64]:
+    """Return when the call that launched each work of a device began, and when it returned. [D], [D].
+
+    Where nothing links work to its call, that is the last call before it that can launch; where there is none, both are
+    the work's own start.
+    """
+    events, start = trace.host, trace.device.start
+    named = np.flatnonzero((events.kind == EventKind.RUNTIME) & ((says & Is.LAUNCH_CALL) != 0))
+    if named.size and not (events.correlation > 0).any():
+        call = _last_before(events, named, start)
+    begins, ends = start.copy(), start.copy()
+    known = call >= 0
+    begins[known], ends[known] = events.start[call[known]], events.stop[call[known]]
+    return begins, ends
+
+
+def _steps(trace: ProfilerTrace, events: Events) -> list[tuple[int, int, int]]:
+    """Return profiled steps in order of time: the N of "ProfilerStep#N", when it began and when it ended."""
     found: dict[int, tuple[int, int, int]] = {}
     for index in np.argsort(events.start, kind="stable").tolist():
         number = step_number(trace.texts[events.name[index]])
         start, stop = int(events.start[index]), int(events.stop[index])
         if number is not None and stop > start:
             found.setdefault(number, (number, start, stop))
-    return tuple(found.values())
+    return list(found.values())
+
+
+# --------------------------------------------------------------------- devices
+
+
+def _by_device(trace: ProfilerTrace) -> dict[str, Int64]:
+    """Return the numbers of each device's events, over all its streams, devices in the order of the file."""
+    events = trace.device
+    # Some profilers give computation and communication of one device as two processes.
+    of_track = ["" if track.process.strip().lower() in ONE_DEVICE else str(track.pid) for track in trace.tracks]
+    names = np.array(of_track, object)[events.track] if len(events) else np.empty(0, object)
+    return {name: np.flatnonzero((names == name) & (events.stop > events.start)) for name in dict.fromkeys(names)}
+
+
+def _device_parts(trace: ProfilerTrace, mine: Int64, launches: tuple[Int64, Int64], host: Parts) -> Parts:
+    """Return when a device did what, and why it had no work: reasons are disjoint, together all of its idle time."""
+    events = trace.device.where(mine)
+    compute, communication = (
+        union(events.start[events.kind == kind], events.stop[events.kind == kind])
+        for kind in (EventKind.KERNEL, EventKind.COLLECTIVE)
+    )
+    return {
+        "compute": compute,
+        "communication": communication,
+        "overlap": compute & communication,
+        "busy": union(events.start, events.stop),
+        **_explain_gaps(events, trace.span, [times[mine] for times in launches], host),
+    }
+
+
+def _explain_gaps(events: Events, span: tuple[int, int], launches: list[Int64], host: Parts) -> Parts:
+    """Return all time in which a device had no work, by reason.
+
+    Args:
+        events: Its work.
+        span: Of the trace. Where it begins, nothing is queued; by its end, nothing is known to be launched.
+        launches: When the call that launched each work began, and when it returned.
+        host: What the host did.
+    """
+    begin, end = span
+    start, stop, (begun, returned) = events.start, events.stop, launches
+    # Of work that begins at the same time, the one that was launched first ends the gap.
+    order = np.lexsort((returned, start))
+    gap_starts = np.concatenate([[begin - 1], np.maximum.accumulate(stop[order])])
+    gap_stops, begun, returned = (np.append(times[order], end) for times in (start, begun, returned))
+    is_launched = returned <= gap_starts
+    is_launched[-1] = False  # what would come after the end
+    arrived = np.clip(returned + ARRIVES_NS, gap_starts, gap_stops)
+    found = {
+        "queued": union(arrived[is_launched], gap_stops[is_launched]),
+        "launching": union(gap_starts[is_launched], arrived[is_launched]),
+    }
+    # Work that is launched and has not begun: the last part of launching it.
+    on_its_way = union(np.maximum(begun, gap_starts)[~is_launched], gap_stops[~is_launched])
+    # A wait for the device during which it ran out of work made the gap; one that began in a gap has nothing to wait
+    # for, and is a call like others.
+    is_drained = host["synchronising"].hold(gap_starts, start=False, stop=True)
+    causes = [(name.replace("others_copying", "copying_pageable"), host[name]) for name in list(host)[:4]]
+    launching = host["launching"] | on_its_way
+    for chosen, last, cause in (
+        (~is_launched & is_drained, "synchronising", host["synchronising"] | launching),
+        (~is_launched & ~is_drained, "launching", launching),
+    ):
+        rest = union(gap_starts[chosen], gap_stops[chosen])
+        for name, when in (*causes, (last, cause), ("unattributed", rest)):
+            found[name] = found[name] | (rest & when) if name in found else rest & when
+            rest -= when
+    return found
+
+
+def _times(parts: Parts, window: Intervals) -> Times:
+    wall = int((window.stop - window.start).sum())
+    return Times(wall=wall, **{name: when.within(window) for name, when in parts.items()})
+
+
+def _step(
+    number: int, window: Intervals, devices: dict[str, Parts], wants: Intervals, *, is_counted: bool
+) -> StepTimes:
+    start, stop = int(window.start[0]), int(window.stop[0])
+    length, waited = stop - start, wants.within(window)
+    work = [_times(parts, window) for parts in devices.values()]
+    # What the device has to do, and to wait for, whatever the data do.
+    needed = max((times.compute + times.exposed_comm + times.queued for times in work), default=0)
+    idle_for_data = min((times.data for times in work), default=0)
+    return StepTimes(
+        number=number,
+        start=start,
+        length=length,
+        is_counted=is_counted,
+        wants_data=waited,
+        least=max(length - waited, needed),
+        most=min(length, round((1 + _UNSURE) * (length - idle_for_data))),
+        times=sum(work, Times()),
+    )
+
+
+def _ranges(trace: ProfilerTrace, main: int, idle: list[Intervals], window: Intervals) -> dict[str, Times]:
+    """Return the names of ranges and functions of the main thread, and how much time was spent in them.
+
+    Args:
+        trace: Has the events.
+        main: Track of the main thread.
+        idle: For each device, when it idled for no known reason.
+        window: What is looked at.
+    """
+    events = trace.host
+    is_named = (events.kind == EventKind.ANNOTATION) | (events.kind == EventKind.PYTHON)
+    mine = events.where((events.track == main) & is_named & (events.name >= 0))
+    used, inverse = np.unique(mine.name, return_inverse=True)
+
+    def in_names(when: Intervals) -> list[int]:
+        lengths = when.until(mine.stop) - when.until(mine.start)
+        return np.bincount(inverse, weights=lengths, minlength=len(used)).astype(np.int64).tolist()
+
+    found: Counter[str] = Counter()
+    spent = dict.fromkeys((trace.texts[name] for name in used), 0)
+    of_window = in_names(window)
+    for when in idle:
+        most = when.within(window)
+        for name, idle_ns, ns in zip(used.tolist(), in_names(when), of_window, strict=True):
+            text = trace.texts[name]
+            if idle_ns and not trace.names.what_is(text, EventKind.ANNOTATION) & Is.STEP:
+                found[text] += min(idle_ns, most)  # a function that calls itself is in itself
+                spent[text] += ns
+    return {name: Times(wall=spent[name], unattributed=ns) for name, ns in found.most_common(1000)}

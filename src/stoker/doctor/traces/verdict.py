@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from stoker.doctor.traces.result import TraceResult
+from stoker.doctor.traces.timeline import ARRIVES_NS
 from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, RankTimes
 from stoker.doctor.words import share_text, time_text
 
@@ -32,6 +33,10 @@ _REASONS = {
         "though its next work was launched already: it waits for another stream, an event or a collective",
         "look at what the device's streams wait for (`wait_stream`, events, collectives, copies), not at the host",
     ),
+    "short_kernels": (
+        "between kernels that were launched already: they are many, and short",
+        "run fewer, longer kernels: `torch.compile`, CUDA graphs, a larger batch",
+    ),
     "unattributed": (
         "for a reason that no event in the trace explains",
         "profile again with `with_stack=True`, which shows what Python does there",
@@ -56,13 +61,10 @@ def advice_of(result: TraceResult) -> list[str]:
     found = []
     reason, share = _largest(result)
     if share >= _LITTLE:
-        name = result.largest_range[0]
         if result.straggler is not None and reason == "exposed_comm":
             found.append(f"begin with rank {result.straggler.rank}: while the others communicate, they wait for it")
-        elif reason == "unattributed" and name:
-            found.append(f"look at {name}: the host is in it, and launches nothing")
         else:
-            found.append(_REASONS[reason][1])
+            found.append(_words(result, reason)[1])
     wall = sum(rank.wall for rank in result.with_device)
     blocked = result.copies[2]
     pin = _REASONS["copying_pageable"][1]
@@ -112,9 +114,22 @@ def range_text(bounds: tuple[float, float]) -> str:
 
 
 def _largest(result: TraceResult) -> tuple[str, float]:
-    shares = {name: getattr(result.times, name) / max(result.times.wall, 1) for name in _REASONS}
-    reason = max(shares, key=lambda key: shares[key])
-    return reason, shares[reason]
+    """Return the largest reason, a part of the times, and its share."""
+    times = result.times
+    ns = {name: getattr(times, name) for name in _REASONS if name != "short_kernels"}
+    reason = max(ns, key=lambda key: ns[key])
+    return reason, ns[reason] / max(times.wall, 1)
+
+
+def _words(result: TraceResult, reason: str) -> tuple[str, str]:
+    """Return what is said of a reason, and what to do about it."""
+    name, in_range = result.largest_range
+    if reason == "unattributed" and name:
+        where = f"{share_text(in_range / result.times.wall)} in {name}"
+        return f"while the host launches nothing ({where})", f"look at {name}: the host is in it, and launches nothing"
+    if reason == "queued" and result.times.queued < ARRIVES_NS * sum(rank.num_queued for rank in result.ranks):
+        return _REASONS["short_kernels"]
+    return _REASONS[reason]
 
 
 def _sentence(result: TraceResult) -> str:
@@ -129,11 +144,7 @@ def _sentence(result: TraceResult) -> str:
     if reason == "exposed_comm":
         said = f"{where} {'do' if is_many else 'does'} nothing but communicate {share_text(share)} of the time, and "
         return f"{said}{idle_word} {idle}. Waiting for data is {data}."
-    words = _REASONS[reason][0]
-    name, in_range = result.largest_range
-    if reason == "unattributed" and name:
-        words = f"while the host launches nothing ({share_text(in_range / times.wall)} in {name})"
-    said = f"{where} {idle_word} {idle} of the time: {share_text(share)} {words}"
+    said = f"{where} {idle_word} {idle} of the time: {share_text(share)} {_words(result, reason)[0]}"
     if reason != "data":
         return f"{said}. Waiting for data is {data}."
     step, bounds = result.step_ns, result.without_wait_ns

@@ -378,6 +378,9 @@ def test_names_of_other_things(name):
     [
         ("<built-in method item of Tensor object at 0x7f>", True),
         ("<built-in method items of dict object at 0x7f>", False),
+        ("<built-in method cpu of Tensor object at 0x7f>", True),
+        ("<built-in method tolist of Tensor object at 0x7f>", True),
+        ("<built-in method tolist of numpy.ndarray object at 0x7f>", False),
         ("torch/cuda/__init__.py(985): synchronize", True),
         ("thing.py(3): item", False),
     ],

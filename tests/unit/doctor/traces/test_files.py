@@ -98,6 +98,32 @@ def test_ranks_in_one_file_are_told_apart(tmp_path, does_share_devices):
 
 
 @pytest.mark.parametrize("does_share_devices", [False, True])
+def test_ranks_in_one_file_with_graphs_are_told_apart(tmp_path, does_share_devices):
+    """One call launches three kernels under one id; a call that only waits has the id of the other rank's launch."""
+    both = Made()
+    for number in (0, 1):
+        made, pid = Made(), 100 + number
+        for step in range(5):
+            at, late = 1000 * step, 300 * number
+            made.step(step, at, at + 1000).wait(at, at + 200 + late)
+            made.call("cudaGraphLaunch", at + 200 + late, at + 210 + late, correlation=10 * step + 1)
+            made.call("cudaStreamSynchronize", at + 995, at + 996, correlation=10 * step + 2 + number)
+            for start, stop in ((210, 300), (301, 400), (402, 500)):
+                made.kernel(at + start + late, at + stop + late, correlation=10 * step + 1)
+            link = 10 * step + 3 - number
+            made.call("cudaLaunchKernel", at + 220 + late, at + 221 + late, correlation=link)
+            made.nccl(at + 500 + late, at + 1000, correlation=link)
+        for event in made.events:
+            is_work = event["cat"] == "kernel"
+            process = {} if is_work and does_share_devices else {"pid": number} if is_work else {"pid": pid, "tid": pid}
+            both.events.append({**event, **process})
+    found = as_json(both.analyse(tmp_path))
+    assert [rank["data_wait_share"] for rank in found["ranks"]] == [0.2, 0.5]
+    assert [rank["queued_share"] for rank in found["ranks"]] == [0.003, 0.003]
+    assert found["straggler"] == 1
+
+
+@pytest.mark.parametrize("does_share_devices", [False, True])
 def test_eight_ranks_in_one_file_that_launch_at_the_same_moments_are_told_apart(tmp_path, does_share_devices):
     both = Made()
     for number in range(8):

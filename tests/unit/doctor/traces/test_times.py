@@ -161,6 +161,17 @@ def test_a_launch_that_returned_a_moment_before_the_gap_is_on_its_way_and_not_qu
     assert "while the host is busy launching work" in as_json(made.analyse(tmp_path))["verdict"]
 
 
+def test_short_kernels_behind_a_full_queue_are_called_what_they_are(tmp_path):
+    """The host is far ahead; between two kernels a device takes a microsecond or two, whatever waits for it."""
+    made = Made().step(0, 0, 1000)
+    for number in range(250):
+        made.launched("cudaLaunchKernel", number, 40 + 4 * number - 38, 40 + 4 * number - 36)
+    found = as_json(made.analyse(tmp_path))
+    assert found["queued_share"] > 0.4
+    assert "between kernels that were launched already: they are many, and short" in found["verdict"]
+    assert found["advice"] == ["run fewer, longer kernels: `torch.compile`, CUDA graphs, a larger batch"]
+
+
 def test_a_pageable_copy_without_a_correlation_belongs_to_the_call_it_began_in(tmp_path):
     made = Made().step(0, 0, 100).call("cudaMemcpyAsync", 10, 50).copy(45, 55)
     assert made.times(tmp_path)["copying_pageable"] == 35
