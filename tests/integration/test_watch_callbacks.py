@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.doctor.watched_loops import Clock
 
-from stoker.doctor.watch.hooks import Hooks
+from stoker.doctor.watch.callbacks import Hooks
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset
@@ -59,7 +59,7 @@ def test_lightning_fit_is_watched(tmp_path):
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    from stoker.doctor.watch.lightning import LightningWatch
+    from stoker.doctor.watch.callbacks import LightningWatch
 
     clock, reports = Clock(), []
 
@@ -102,7 +102,7 @@ def test_lightning_fit_is_watched(tmp_path):
 def test_the_hugging_face_trainer_is_watched(tmp_path):
     transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
     pytest.importorskip("accelerate", reason="Accelerate is not installed")
-    from stoker.doctor.watch.transformers import TransformersWatch
+    from stoker.doctor.watch.callbacks import TransformersWatch
 
     clock, reports = Clock(), []
 
@@ -155,7 +155,7 @@ def test_the_hugging_face_trainer_is_watched(tmp_path):
     assert report.verdict.limit == "data"
 
 
-@pytest.mark.parametrize("name", ["lightning", "transformers"])
+@pytest.mark.parametrize("name", ["Lightning", "Transformers"])
 def test_without_the_framework_the_error_names_what_to_install(name):
     import subprocess
     import sys
@@ -164,8 +164,8 @@ def test_without_the_framework_the_error_names_what_to_install(name):
         "import sys\n"
         "for name in ('lightning', 'lightning.pytorch', 'pytorch_lightning', 'transformers'):\n"
         "    sys.modules[name] = None\n"
-        f"import stoker.doctor.watch.{name}"
+        f"from stoker.doctor.watch.callbacks import {name}Watch"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"pip install 'stoker[{name}]'" in done.stderr
+    assert f"pip install 'stoker[{name.lower()}]'" in done.stderr

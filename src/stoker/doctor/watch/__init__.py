@@ -5,7 +5,7 @@
     sees this   and times    to times  memory    by name      + JSON
                    replay: batches in RAM   device: the GPU's clock   ranks: who lags
 
-Callbacks for frameworks that own the loop: `stoker.doctor.watch.lightning`, `stoker.doctor.watch.transformers`.
+Callbacks for frameworks that own the loop: `stoker.doctor.watch.callbacks`.
 """
 
 from stoker.doctor.watch.findings import Finding

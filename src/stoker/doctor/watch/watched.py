@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -24,10 +25,9 @@ _DEVICE_EVERY = 8
 # After a stall of 1 ms it is worth some microseconds to look at what lay ready behind the batch.
 _LONG_NS = 1_000_000
 # What a watched loader keeps to itself; every other attribute is the loader's.
-_OWN = frozenset(("loader", "_session", "_stream", "_options"))
+_OWN = frozenset(("loader", "_session", "_stream"))
 # What a loop, or a framework, may ask of a loader itself: a watched one has those that its loader has.
 _ASKED_OF_ITSELF = ("__len__", "__getitem__", "__contains__", "__reversed__", "__length_hint__", "__call__", "__bool__")
-_OF_FUNCTIONS = ("synchronize", "on_report", "clock")
 
 
 def watch(
@@ -75,59 +75,59 @@ def watch(
     own = type(loader)
     if not hasattr(own, "__iter__") and not hasattr(own, "__getitem__"):
         raise TypeError(f"watch needs what a for loop can go over, not {own.__name__}")
-    options = {"warmup": warmup, "replay": replay, "synchronize": synchronize, "device": device}
-    return _watched(loader, {**options, "ranks": ranks, "on_report": on_report, "clock": clock})
+    session = Session(
+        warmup=warmup,
+        replay=replay,
+        synchronize=synchronize,
+        device=device,
+        ranks=ranks,
+        on_report=on_report,
+        clock=clock,
+    )
+    return _watched(loader, session)
 
 
-def _watched(loader: Iterable[Batch], options: Mapping[str, Any]) -> Watched[Batch]:
+def _watched(loader: Iterable[Batch], session: Session) -> Watched[Batch]:
     own = type(loader)
     asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
-    return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, options)
+    session.traits = traits_of(loader)
+    return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, session)
 
 
+@dataclass(kw_only=True, eq=False)
 class Session:
     """What lives as long as a watch. It knows no loader, so that a loader ends when its loop lets go of it.
 
-    Args: Those of `watch`.
+    Attributes: Those of `watch`, which raises what is raised here; and
 
-    Attributes:
         traits: What the loader is.
-
-    Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
-        ImportError: A device is given and there is no torch.
     """
 
-    def __init__(
-        self,
-        *,
-        warmup: int = 10,
-        replay: int = 0,
-        synchronize: Callable[[], object] | None = None,
-        device: str | None = None,
-        ranks: str | Path | None = None,
-        on_report: Callable[[WatchReport], object] | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        for name, num in (("warmup", warmup), ("replay", replay)):
+    warmup: int = 10
+    replay: int = 0
+    synchronize: Callable[[], object] | None = None
+    device: str | None = None
+    ranks: str | Path | None = None
+    on_report: Callable[[WatchReport], object] | None = None
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        for name, num in (("warmup", self.warmup), ("replay", self.replay)):
             if isinstance(num, bool) or not isinstance(num, int):
                 raise TypeError(f"{name} must be a number of steps, not {num!r}")
             if num < 0:
                 raise ValueError(f"{name} must be a number of steps from 0 on, not {num}")
-        for name, function in (("synchronize", synchronize), ("on_report", on_report)):
+        for name, function in (("synchronize", self.synchronize), ("on_report", self.on_report)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a function, not {function!r}")
-        if synchronize is not None and device is not None:
+        if self.synchronize is not None and self.device is not None:
             raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
-        if ranks is not None and not isinstance(ranks, str | Path):
-            raise TypeError(f"ranks must be a folder that all ranks share, not {ranks!r}")
-        sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
+        if self.ranks is not None and not isinstance(self.ranks, str | Path):
+            raise TypeError(f"ranks must be a folder that all ranks share, not {self.ranks!r}")
+        sampler = None if self.device is None else DeviceSampler(CudaClock(self.device), every=_DEVICE_EVERY)
         self.traits = LoaderTraits()
-        self.meter = Meter(warmup=warmup, clock=clock, synchronize=synchronize, device=sampler)
-        self.replayer = Replayer(num_steps=replay, warmup=warmup) if replay else None
-        self._ranks = None if ranks is None else Path(ranks).expanduser()
-        self._on_report = on_report
+        self.meter = Meter(warmup=self.warmup, clock=self.clock, synchronize=self.synchronize, device=sampler)
+        self.replayer = Replayer(num_steps=self.replay, warmup=self.warmup) if self.replay else None
 
     def begin_epoch(self, loader: Iterable[Batch]) -> WatchedIterator[Batch]:
         """Return the watched iterator of one epoch."""
@@ -138,33 +138,33 @@ class Session:
 
     def end_epoch(self) -> None:
         """Tell who wants to know."""
-        if self._ranks is not None:
-            self._write_rank(self._ranks, rank_here()[1])
-        if self._on_report is not None:
-            self._on_report(self.report())
+        if self.on_report is not None:
+            self.on_report(self.report())
+        else:
+            self._write_rank(*rank_here())
 
     def report(self) -> WatchReport:
         """Return what was seen so far."""
         rank, world_size = rank_here()
-        ranks: tuple[RankFigures, ...] = ()
-        if self._ranks is not None:
-            self._write_rank(self._ranks, world_size)
-            ranks = read_ranks(self._ranks, world_size=world_size)
+        folder = self._write_rank(rank, world_size)
         return make_report(
             self.meter,
             self.replayer,
             traits=self.traits,
             is_async=not self.meter.is_synchronized and may_be_async(),
-            ranks=ranks,
+            ranks=() if folder is None else read_ranks(folder, world_size=world_size),
             rank=rank,
             world_size=world_size,
         )
 
-    def _write_rank(self, folder: Path, world_size: int) -> None:
-        seen, (rank, _) = self.meter.look(), rank_here()
+    def _write_rank(self, rank: int, world_size: int) -> Path | None:
+        """Write this rank's figures where ranks share theirs, and return that folder."""
+        if self.ranks is None:
+            return None
+        folder, seen = Path(self.ranks).expanduser(), self.meter.look()
         num, stall_s, step_s = seen.num(StepKind.STEADY), seen.spread(0).mean_s, seen.spread(1).mean_s
-        mine = RankFigures(rank=rank, num_steps=num, stall_s=stall_s, step_s=step_s)
-        write_rank(folder, mine, world_size=world_size)
+        write_rank(folder, RankFigures(rank=rank, num_steps=num, stall_s=stall_s, step_s=step_s), world_size=world_size)
+        return folder
 
 
 class WatchedIterator(Generic[Batch]):
@@ -243,11 +243,9 @@ class Watched(Generic[Batch]):
     what asks for its type.
     """
 
-    def __init__(self, loader: Iterable[Batch], options: Mapping[str, Any]) -> None:
+    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
         self.loader = loader
-        self._options = options
-        self._session = Session(**options)
-        self._session.traits = traits_of(loader)
+        self._session = session
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch, as the loader does."""
@@ -299,22 +297,22 @@ class Watched(Generic[Batch]):
         return f"watch({self.loader!r})"
 
     def __copy__(self) -> Watched[Batch]:
-        return _watched(copy.copy(self.loader), self._options)
+        return _watched(copy.copy(self.loader), replace(self._session))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Watched[Batch]:
-        return _watched(copy.deepcopy(self.loader, memo), self._options)
+        return _watched(copy.deepcopy(self.loader, memo), replace(self._session))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as a watch of its own, which tells nobody here."""
-        plain = {name: value for name, value in self._options.items() if name not in _OF_FUNCTIONS}
+        plain = {name: getattr(self._session, name) for name in ("warmup", "replay", "device", "ranks")}
         return functools.partial(watch, **plain), (self.loader,)
 
 
 class WatchedStream(Watched[Batch]):
     """A watched iterator or generator: as without a watch, a second `for` goes on where the first one stopped."""
 
-    def __init__(self, loader: Iterable[Batch], options: Mapping[str, Any]) -> None:
-        super().__init__(loader, options)
+    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
+        super().__init__(loader, session)
         self._stream: WatchedIterator[Batch] | None = None
 
     def __iter__(self) -> Iterator[Batch]:

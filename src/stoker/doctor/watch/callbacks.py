@@ -1,0 +1,149 @@
+"""`watch` as a callback of frameworks that own the loop: their hooks become the moments of one.
+
+from stoker.doctor.watch.callbacks import LightningWatch, TransformersWatch
+
+trainer = Trainer(callbacks=[LightningWatch(on_report=print)])
+
+The classes are made when they are asked for: each needs its framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+from stoker.doctor.watch.meter import StepKind
+from stoker.doctor.watch.report import WatchReport
+from stoker.doctor.watch.traits import traits_of
+from stoker.doctor.watch.watched import Session
+
+
+class Hooks:
+    """A loop that a framework runs, told of hook by hook; a callback gives these methods its framework's names.
+
+        epoch_begins ─► step_begins ─► step_ends ─► (interlude) ─► step_begins ─► ... ─► epoch_ends
+                   stall          step                        stall
+
+    Whatever else a framework says to a hook does not matter.
+
+    Args:
+        options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        if "replay" in options:
+            raise TypeError("a callback cannot replay batches: it does not hand them out; wrap the loader in watch()")
+        self._session = Session(**options)
+        self._is_in_epoch = False
+        self._is_in_step = False
+        self._is_disturbed = False
+
+    def report(self) -> WatchReport:
+        """Return what was seen so far."""
+        return self._session.report()
+
+    def epoch_begins(self, loader: object = None) -> None:
+        """Wait for the first batch of an epoch over `loader`."""
+        if loader is not None:
+            self._session.traits = traits_of(loader)
+        self._is_in_epoch, self._is_in_step, self._is_disturbed = True, False, False
+        self._session.meter.begin_epoch()
+        self._session.meter.ask()
+
+    def step_begins(self, *_: Any, **__: Any) -> None:
+        """The batch is there."""
+        self._session.meter.got(StepKind.LEFT_OUT if self._is_disturbed else None)
+        self._is_in_step, self._is_disturbed = True, False
+
+    def step_ends(self, *_: Any, **__: Any) -> None:
+        """Wait for the next batch."""
+        self._is_in_step = False
+        self._session.meter.ask()
+
+    def interlude_ends(self, *_: Any, **__: Any) -> None:
+        """Something else than waiting took place between two steps, and is over: the stall begins now.
+
+        Inside a step it is part of the step.
+        """
+        if self._is_in_epoch and not self._is_in_step:
+            self._session.meter.ask()
+
+    def disturb(self, *_: Any, **__: Any) -> None:
+        """Something else begins between two steps, and no hook tells when it is over: leave the next step out."""
+        self._is_disturbed = not self._is_in_step
+
+    def epoch_ends(self, *_: Any, **__: Any) -> None:
+        """The epoch ran to its end."""
+        if self._is_in_epoch:
+            self._is_in_epoch = self._is_in_step = False
+            self._session.meter.pause()
+            self._session.end_epoch()
+
+
+@functools.cache
+def __getattr__(name: str) -> Any:
+    if name == "LightningWatch":
+        return _lightning_watch(_base_class("Lightning", "Callback", "lightning.pytorch", "pytorch_lightning"))
+    if name == "TransformersWatch":
+        return _transformers_watch(_base_class("Transformers", "TrainerCallback", "transformers"))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _base_class(framework: str, name: str, *modules: str) -> Any:
+    """Return a framework's class of callbacks: of the module that is loaded already, where it has several."""
+    for module in sorted(modules, key=lambda module: module not in sys.modules):
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ImportError:
+            continue
+    raise ImportError(f"{framework}Watch needs {framework}: pip install 'stoker[{framework.lower()}]'")
+
+
+def _lightning_watch(base: Any) -> type[Hooks]:
+    class LightningWatch(Hooks, base):  # type: ignore[misc]  # which class it is shows at run time
+        """Watches `Trainer.fit`: does a step wait for its batch, when, and why?
+
+        A stall goes from `on_train_batch_end` to the next `on_train_batch_start`: the loader, the way to the device,
+        and the callbacks that come after this one, so put it last. Validation is left out; so is the step behind a
+        checkpoint, for no hook tells when that is written.
+
+        Args:
+            options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
+        """
+
+        def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
+            self.epoch_begins(trainer.train_dataloader)
+
+        on_train_batch_start = Hooks.step_begins
+        on_train_batch_end = Hooks.step_ends
+        on_validation_end = Hooks.interlude_ends
+        on_save_checkpoint = Hooks.disturb
+        on_train_epoch_end = Hooks.epoch_ends
+
+    return LightningWatch
+
+
+def _transformers_watch(base: Any) -> type[Hooks]:
+    class TransformersWatch(Hooks, base):  # type: ignore[misc]  # which class it is shows at run time
+        """Watches `Trainer.train`: does a step wait for its batches, when, and why?
+
+        A step is the trainer's: with gradient accumulation, all its forward and backward passes. Its stall goes from
+        `on_step_end`, or from the end of logging, evaluation or saving, to the next `on_step_begin`. The Trainer takes
+        all batches of a step from the loader before it begins, and the loader itself is one batch ahead.
+
+        Args:
+            options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
+        """
+
+        def on_epoch_begin(self, *_: Any, train_dataloader: Any = None, **__: Any) -> None:
+            self.epoch_begins(train_dataloader)
+
+        on_step_begin = Hooks.step_begins
+        on_step_end = Hooks.step_ends
+        on_log = on_evaluate = on_save = Hooks.interlude_ends
+        on_epoch_end = Hooks.epoch_ends
+
+    return TransformersWatch
