@@ -91,7 +91,8 @@ def write_seeds(folder: Path) -> None:
         b'{"ph": "X", "cat": "kernel", "name": "a \\"name\\"", "pid": 0, "tid": "7", "ts": 12.345678, "dur": 3e2,'
         b' "args": {"correlation": 4, "bytes": "1,024", "shapes": [[2, 3], []]}}'
     )
-    save("traces", "events", b"\x1f{\"a\": [{}], \"traceEvents\": [", event, b", ", event, b",\n", event, b"], \"b\": 1}")
+    begin = b'\x1f{"a": [{}], "traceEvents": ['
+    save("traces", "events", begin, event, b", ", event, b",\n", event, b'], "b": 1}')
     save("traces", "damage", b"\x1f[", event[:-9], b'NaN, "ph": "i"}, {"ts": , "name": "x" y"}, ', event)
 
 
