@@ -315,7 +315,8 @@ def _ranges(trace: ProfilerTrace, main: int, idle: list[Intervals], window: Inte
 
     def in_names(when: Intervals) -> list[int]:
         lengths = when.until(mine.stop) - when.until(mine.start)
-        return np.bincount(inverse, weights=lengths, minlength=len(used)).astype(np.int64).tolist()
+        total: list[int] = np.bincount(inverse, weights=lengths, minlength=len(used)).astype(np.int64).tolist()
+        return total
 
     found: Counter[str] = Counter()
     spent = dict.fromkeys((trace.texts[name] for name in used), 0)
