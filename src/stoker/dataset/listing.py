@@ -12,6 +12,8 @@ import fnmatch
 import os
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -129,13 +131,17 @@ def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:
 
 
 def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed]:
-    if not name.endswith("/"):
-        try:
-            return [Listed(info=storage.stat(name))]
-        except SourceMissingError:
-            pass  # then it is a folder, or nothing
+    # A remote folder is listed while its store looks whether a file has that name: one wait less.
+    listing = None
+    with ExitStack() as stack:
+        if not (is_local or name.endswith("/") or name.lower().endswith(SUFFIXES)):
+            pool = ThreadPoolExecutor(1, thread_name_prefix="stoker-open")
+            listing = stack.enter_context(pool).submit(storage.list, name)
+        if not name.endswith("/"):
+            with suppress(SourceMissingError):  # then it is a folder, or nothing
+                return [Listed(info=storage.stat(name))]
+        infos = storage.list(name) if listing is None else listing.result()
     folder = name.rstrip("/") + "/"
-    infos = storage.list(name)
     paths = [(info, info.url[len(folder) :]) for info in infos if info.url.startswith(folder)]
     found = [Listed(info=info, partition=_partition(path, folder)) for info, path in paths if _is_wanted(info, path)]
     check_no_log(name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)

@@ -97,7 +97,6 @@ def read_layouts(
     def work(i: int) -> None:
         layouts[i] = footers.get(files[i].info).layout
 
-    work(0)
     for_each(len(files), work, num_threads=num_threads)
     found = [layout for layout in layouts if layout is not None]
     if table is not None:
