@@ -56,7 +56,7 @@ _VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_
 _FIRST_READ_BYTES = 16384
 # Of more than 100,000 fields. A length beyond it is garbage; parsed as JSON, it would take some twenty times as much
 # memory.
-_MAX_HEADER_BYTES = 16 << 20
+MAX_HEADER_BYTES = 16 << 20
 # Read and checked while it is in the processor's own cache: 14 GB/s, 256 KiB to 1 MiB alike, 9.7 at 4 MiB.
 _CHECK_BYTES = 1 << 20
 
@@ -234,7 +234,7 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
         file_bytes = os.fstat(fd).st_size
     head = os.pread(fd, _FIRST_READ_BYTES, 0)
     num_bytes = 8 + int.from_bytes(head[:8], "little")
-    if len(head) < num_bytes <= min(file_bytes, _MAX_HEADER_BYTES):
+    if len(head) < num_bytes <= min(file_bytes, MAX_HEADER_BYTES):
         head += os.pread(fd, num_bytes - len(head), len(head))
     return parse_header(head, path=path, file_bytes=file_bytes)
 
@@ -255,7 +255,7 @@ def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
         return ChunkCorruptError(f"{path} {what}", path=path)
 
     num_bytes = 8 + int.from_bytes(head[:8], "little")
-    if len(head) < 8 or num_bytes > min(len(head), file_bytes, _MAX_HEADER_BYTES):
+    if len(head) < 8 or num_bytes > min(len(head), file_bytes, MAX_HEADER_BYTES):
         raise damaged(f"is no chunk file or is cut short: {file_bytes} bytes")
     head = head[:num_bytes]
     if head[_CHECKSUM_AT : _CHECKSUM_AT + 16] != _header_checksum(head):

@@ -24,7 +24,7 @@ from queue import Queue
 from typing import Any, TypeAlias
 
 from stoker.cache.folder import SUFFIX, Files
-from stoker.cache.format import PAGE_BYTES, ChunkHeader, check_arrays, parse_header
+from stoker.cache.format import MAX_HEADER_BYTES, PAGE_BYTES, ChunkHeader, check_arrays, parse_header
 from stoker.errors import ChunkCorruptError, SourceMissingError
 from stoker.fields.spec import Spec
 from stoker.host.forks import Home
@@ -34,8 +34,8 @@ from stoker.storage.retry import RetryingStorage, within
 from stoker.storage.storage import BytesLike, WritableStorage
 from stoker.storage.urls import local_folder, local_path, scheme_of, split_query
 
-# Bytes of one request. The first has the header.
-_RANGE_BYTES = 8 << 20
+# Bytes of one request. The first has the header, however large.
+_RANGE_BYTES = MAX_HEADER_BYTES
 # A mirror that answers later, or gives fewer bytes a second, is slower than building from the source.
 _ANSWER_S, _LEAST_BYTES_S = 5.0, 4e6
 # How long a mirror that failed is left alone: twice as long each time, up to a minute.

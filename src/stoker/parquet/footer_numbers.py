@@ -111,7 +111,7 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
     # Some writers leave the number of all rows out. Not as a sum of 64 bits, which may be more than they hold.
     total = sum(num_rows[:, 0].tolist())
     if metadata.num_rows not in (0, total):
-        raise SourceError(
+        raise SourceCorruptError(
             f"the footer of {url} is corrupt: it has {metadata.num_rows:,} rows, and its row groups have {total:,}",
             url=url,
         )

@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S = 3.0
 # Without a single byte. With 4 tries a store that accepts connections and says nothing is given up after 25 s.
 READ_TIMEOUT_S = 5.0
 # Of one request, however slowly it trickles: 16 MiB at 140 kB/s.
-_REQUEST_TIMEOUT_S = 120.0
+REQUEST_TIMEOUT_S = 120.0
 
 # Option -> what obstore calls it; "" is read here. What pyarrow's clients know besides has no effect on reading.
 _S3 = {
@@ -154,7 +154,7 @@ def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environm
     limits: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=given.get("connect_timeout", CONNECT_TIMEOUT_S)),
         "read_timeout": timedelta(seconds=(wait_s := given.get("request_timeout", READ_TIMEOUT_S))),
-        "timeout": timedelta(seconds=max(_REQUEST_TIMEOUT_S, wait_s)),
+        "timeout": timedelta(seconds=max(REQUEST_TIMEOUT_S, wait_s)),
     }
     if scheme == "s3":
         return _s3_client(authority, given, environment, Client("S3Store", config, limits))

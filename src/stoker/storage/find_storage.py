@@ -1,18 +1,29 @@
-"""Which storage opens a URL."""
+"""Which storage opens a URL; and what fsspec opens, as one: web servers, Hadoop's file system (by pyarrow), others."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
 from typing import Any
 
-from stoker.storage.clients import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, checked_options
+from stoker.errors import SourceError
+from stoker.storage.clients import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_TIMEOUT_S, checked_options
 from stoker.storage.failures import WrongArgumentError
-from stoker.storage.filesystems import FsspecStorage
 from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
-from stoker.storage.storage import WritableStorage
-from stoker.storage.urls import OWN_SCHEMES, scheme_of, split_query, without_chain
+from stoker.storage.retry import within
+from stoker.storage.storage import NO_VERSION, BytesLike, ObjectInfo, WritableStorage
+from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, split_query, without_chain
+
+# These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of
+# objects, and for a byte of what is read.
+_ANSWER_S, _LISTING_S, _BYTE_S = 10.0, 600.0, 2e-6
+
+# Of a web server's answer: a listing of half a million files, and what it says of an error.
+_MOST_PAGE_BYTES, _MOST_WORDS_BYTES = 32 << 20, 1 << 20
 
 
 def storage_for(
@@ -54,7 +65,7 @@ def _through_fsspec(url: str, scheme: str, options: Mapping[str, Any]) -> Fsspec
     address = url
     try:
         if scheme in ("http", "https"):
-            options = _with_time_limits(options)
+            options = _with_limits(options)
         if scheme == "viewfs":  # Hadoop's own name for several of its file systems as one: its client needs the host
             host, _, rest = url.partition("://")[2].partition("/")
             address, options = f"hdfs:///{rest}", {"host": f"viewfs://{host}", "port": 0, **options}
@@ -67,9 +78,112 @@ def _through_fsspec(url: str, scheme: str, options: Mapping[str, Any]) -> Fsspec
     )
 
 
-def _with_time_limits(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of fsspec's client of web servers, whose own time limit is five minutes."""
+def _with_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of fsspec's client of web servers, which waits five minutes, and takes whatever is sent."""
     import aiohttp
 
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
-    return {**options, "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})}}
+    class Bounded(aiohttp.ClientResponse):
+        """An answer of which is read what was asked for and, of one that goes on and on, enough to be refused."""
+
+        async def read(self) -> bytes:
+            first, _, last = self.request_info.headers.get("Range", "").removeprefix("bytes=").partition("-")
+            asked = int(last) - int(first) + 1 if first and last else _MOST_PAGE_BYTES
+            try:
+                self._body = await self.content.readexactly(2 * asked + _MOST_WORDS_BYTES)
+                self.close()
+            except asyncio.IncompleteReadError as error:  # it has ended, as it should
+                self._body = error.partial
+            return self._body
+
+    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
+    ours = {"timeout": timeout, "response_class": Bounded}
+    return {**options, "client_kwargs": {**ours, **options.get("client_kwargs", {})}}
+
+
+class FsspecStorage:
+    """Objects of a file system of fsspec.
+
+    Args:
+        filesystem: The fsspec file system.
+        root_url: What stands before a path of `filesystem` in a URL: "hf://".
+        answer_s: How long the client may take for an answer.
+    """
+
+    # In the order of trust; the first one that the file system gives is the version.
+    _VERSIONS = (
+        *("ETag", "etag", "version_id", "VersionId", "generation"),  # s3fs, http, adlfs, gcsfs
+        *("blob_id", "sha", "hex", "oid", "content_hash"),  # hf, github, git, dropbox: names made of the content
+        *("md5", "Content-MD5", "content_md5", "md5Hash", "crc32c", "checksum", "Digest"),
+        *("CRC", "chksum"),  # zip, tar
+        *("mtime", "LastModified", "Last-Modified", "last_modified", "modificationTime", "modification_time"),
+        *("modify", "modified", "modifiedTime", "updated", "last_commit", "created"),  # ftp, gdrive, hf, memory
+    )
+
+    def __init__(self, filesystem: Any, *, root_url: str, answer_s: float = _ANSWER_S) -> None:
+        self._filesystem = filesystem
+        self._root_url = root_url
+        self._answer_s = answer_s
+
+    def list(self, url: str) -> list[ObjectInfo]:
+        """Return every object under `url`."""
+        found = within(_LISTING_S, lambda: self._found(url))
+        infos = [self._info(path, about) for path, about in found.items()]
+        return sorted(infos, key=lambda info: info.url)
+
+    def stat(self, url: str) -> ObjectInfo:
+        """Return what the file system knows of the object `url`."""
+        self._filesystem.invalidate_cache()
+        about = within(self._answer_s, lambda: self._filesystem.info(self._path(url)))
+        if about.get("type") == "directory":
+            raise IsADirectoryError(url)
+        return self._info(about["name"], about)
+
+    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
+        """Return `num_bytes` of the object `url` from `offset` on."""
+        read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
+        data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
+        if len(data) > 2 * num_bytes:
+            raise SourceError(
+                f"{url}: the server gives whole objects where ranges are asked for: copy them to another place", url=url
+            )
+        return data
+
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the object `url`, in place of what has its name."""
+        write = partial(self._filesystem.pipe_file, self._path(url), bytes(data))
+        within(2 * self._answer_s + len(data) * _BYTE_S, write)
+
+    def _found(self, url: str) -> dict[str, dict[str, Any]]:
+        from fsspec.asyn import AsyncFileSystem
+        from fsspec.spec import AbstractFileSystem
+
+        self._filesystem.invalidate_cache()
+        kind = type(self._filesystem)
+        walks = kind.find is AbstractFileSystem.find or getattr(kind, "_find", None) is AsyncFileSystem._find
+        # Unless told, a walk goes on without the folders that it could not list.
+        errors = {"on_error": "raise"} if walks else {}
+        try:
+            found: dict[str, dict[str, Any]] = self._filesystem.find(self._path(url), detail=True, **errors)
+        except FileNotFoundError:
+            return {}
+        # A web server lists names alone.
+        return {
+            path: self._filesystem.info(path) if about.get("size") is None else about for path, about in found.items()
+        }
+
+    def _path(self, url: str) -> str:
+        return str(self._filesystem._strip_protocol(url))
+
+    def _info(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
+        value = next((about[name] for name in self._VERSIONS if about.get(name) not in (None, "")), NO_VERSION)
+        # Some file systems give a time as datetime in one call and as seconds in another.
+        version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
+        if about.get("chksum") is not None or about.get("CRC") is not None:  # 32 bits, or of the header alone
+            version += f" {about.get('date_time') or about.get('mtime')}"
+        return ObjectInfo(url=self._url(path), size_bytes=int(about["size"] or 0), version=version)
+
+    def _url(self, path: str) -> str:
+        return path if has_scheme(path) else self._root_url + path
+
+    def __repr__(self) -> str:
+        return f"FsspecStorage({self._root_url!r})"

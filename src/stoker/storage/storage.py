@@ -3,7 +3,7 @@
     Storage                what Stoker asks of a store: list, stat, read
     ├── LocalStorage       `local.py`: files of this machine, by plain reads
     ├── ObjectStorage      `object_store.py`: s3, gs, abfss, by obstore; each read proves the version of what it gives
-    ├── FsspecStorage      `filesystems.py`: hdfs, http and any other scheme, where fsspec is installed
+    ├── FsspecStorage      `find_storage.py`: hdfs, http and any other scheme, where fsspec is installed
     └── Around             another storage, with something done around each call
         └── RetryingStorage    `retry.py`: what went wrong below, as `SourceError`, after trying again
 

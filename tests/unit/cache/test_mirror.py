@@ -113,6 +113,14 @@ def test_a_chunk_that_one_host_has_published_is_fetched_by_another_and_is_the_sa
     assert [path.name for path in (hosts.folder / "mirror").iterdir()] == [f"{key(1)}.safetensors"]
 
 
+def test_a_chunk_with_as_long_a_header_as_the_format_allows_is_fetched(hosts):
+    first, second = hosts.store("a"), hosts.store("b")
+    first.publish(key(1), arrays_of(SPEC, N, 1), SPEC, num_samples=N, about={"note": "x" * (15 << 20)})
+    drained(first)
+    assert fetch(second, 1)
+    assert holds(second, 1)
+
+
 def test_what_is_there_is_not_put_there_again(hosts):
     first, second = hosts.store("a"), hosts.store("b")
     publish(first, 1)

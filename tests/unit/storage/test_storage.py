@@ -13,8 +13,7 @@ from stoker.errors import SourceError, SourceMissingError
 from stoker.storage import local as local_module
 from stoker.storage.clients import checked_options, client_of
 from stoker.storage.failures import StoreError, is_transient, translated
-from stoker.storage.filesystems import FsspecStorage
-from stoker.storage.find_storage import storage_for
+from stoker.storage.find_storage import FsspecStorage, storage_for
 from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
 from stoker.storage.retry import NUM_TRIES, RetryingStorage

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from stoker.errors import SourceError
-from stoker.storage.filesystems import FsspecStorage
-from stoker.storage.find_storage import storage_for
+from stoker.storage.find_storage import FsspecStorage, storage_for
 from stoker.storage.retry import NUM_TRIES, RetryingStorage
 
 pytest.importorskip("aiohttp", reason="needs fsspec's client of web servers")
@@ -29,6 +29,7 @@ class Server(ThreadingHTTPServer):
         self.num_requests = 0
         self.may_answer = threading.Event()
         self.may_answer.set()
+        self.num_sent = None  # bytes of a body without an end
         self.url = f"http://127.0.0.1:{self.server_address[1]}/a.parquet"
 
 
@@ -42,10 +43,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.refusals:
             status, headers, body = self.server.refusals.pop(0)
         self.send_response(status)
-        for name, value in ({"Content-Length": len(body)} | headers).items():
+        if self.server.num_sent is not None:
+            headers, self.close_connection = headers | {"Connection": "close"}, True
+        else:
+            headers = {"Content-Length": len(body)} | headers
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+        with suppress(ConnectionError):
+            while self.server.num_sent is not None:
+                self.wfile.write(bytes(1 << 16))
+                self.server.num_sent += 1 << 16
 
     def log_message(self, *_):
         pass
@@ -100,3 +109,13 @@ def test_a_server_that_says_nothing_is_given_up(server):
     with pytest.raises(SourceError, match="nothing answers at the store") as caught:
         storage.read(server.url, 2, 3)
     assert caught.value.__notes__ == ["given up after 4 tries"]
+
+
+def test_a_body_that_never_ends_is_not_read_to_its_end(server):
+    server.num_sent = 0
+    with pytest.raises(SourceError, match="gives whole objects where ranges are asked for"):
+        RetryingStorage(storage_for(server.url), wait=lambda s: pytest.fail("waited")).read(server.url, 2, 3)
+    with pytest.raises(SourceError, match="gives whole objects where ranges are asked for"):
+        RetryingStorage(storage_for(server.url), wait=lambda s: pytest.fail("waited")).read(server.url, 2, 1 << 20)
+    server.shutdown()  # both connections have ended
+    assert server.num_sent < 64 << 20
