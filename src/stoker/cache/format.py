@@ -281,7 +281,7 @@ def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
             arrays=arrays,
             size_bytes=num_bytes + max(ends, default=0),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise damaged(f"cannot be read as a chunk: {error!r}") from error
     if header.size_bytes != file_bytes:
         raise damaged(f"has {file_bytes} bytes, its header says {header.size_bytes}")
