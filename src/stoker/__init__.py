@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stoker.loader.shard import Shard
     from stoker.metrics.record import Trace
     from stoker.metrics.stats import LoaderStats
+    from stoker.storage.storage import ObjectInfo, Storage
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "LoaderStats",
     "Mixture",
     "NGram",
+    "ObjectInfo",
     "Pack",
     "Ragged",
     "ResumeError",
@@ -63,6 +65,7 @@ __all__ = [
     "SourceMissingError",
     "Spec",
     "StokerError",
+    "Storage",
     "Trace",
     "TransformError",
     "Vocabulary",
@@ -76,11 +79,7 @@ __all__ = [
 _HOMES = {
     "stoker.cache.settings": ("Cache",),
     "stoker.fields.compact": ("Scaled",),
-    "stoker.doctor.watch": (
-        "Watched",
-        "WatchReport",
-        "watch",
-    ),
+    "stoker.doctor.watch": ("Watched", "WatchReport", "watch"),
     "stoker.errors": (
         "CacheError",
         "CacheFullError",
@@ -101,20 +100,12 @@ _HOMES = {
     "stoker.loader.shard": ("Shard",),
     "stoker.dataset.dataset": ("Dataset",),
     "stoker.dataset.mixture": ("Mixture",),
-    "stoker.dataset.units.kinds": (
-        "NGram",
-        "Pack",
-    ),
+    "stoker.dataset.units.kinds": ("NGram", "Pack"),
     "stoker.dataset.vocabulary": ("Vocabulary",),
-    "stoker.fields.spec": (
-        "Deduplicated",
-        "Entry",
-        "Field",
-        "Ragged",
-        "Spec",
-    ),
+    "stoker.fields.spec": ("Deduplicated", "Entry", "Field", "Ragged", "Spec"),
     "stoker.metrics.record": ("Trace",),
     "stoker.metrics.stats": ("LoaderStats",),
+    "stoker.storage.storage": ("ObjectInfo", "Storage"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
