@@ -190,14 +190,6 @@ class SlowStorage(Around):
             wait_s = max(self._link_free_at, not_before) - now
         self._wait(wait_s)
 
-    def __repr__(self) -> str:
-        limits = "".join(
-            f", {name}={value}"
-            for name, value in (("bandwidth_bytes_s", self._bandwidth), ("connection_bytes_s", self._connection))
-            if math.isfinite(value)
-        )
-        return f"SlowStorage({self.inner!r}, latency_s={self._latency_s}{limits})"
-
 
 class FlakyStorage(Around):
     """`inner` with some reads that fail.

@@ -20,7 +20,7 @@ from stoker.dataset.survey import Cut, Survey, survivors
 from stoker.errors import SourceCorruptError
 from stoker.fields.offsets import Int64
 from stoker.metrics.stages import NO_STAGES, Stages
-from stoker.parquet.decode import RowGroups, ShareOut, one_by_one
+from stoker.parquet.decode import RowGroups, ShareOut, column_chunks, one_by_one
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.pages import MOST_DECODED_BYTES
 from stoker.parquet.schema import Layout, Sizes, align, flat_fields, restrict
@@ -32,11 +32,9 @@ from stoker.storage.fetch import (
     RequestTimes,
     StreamedRanges,
     check_unchanged,
-    column_chunks,
     fetch,
     plan_ranges,
 )
-from stoker.storage.stopwatch import Stopwatch
 from stoker.storage.storage import ObjectInfo, Storage, read_of, version_reader
 
 # Threads that fetch the windows of one huge row group from a remote store.
@@ -78,6 +76,40 @@ class Origin(NamedTuple):
     storage: Storage
     is_local: bool
     store: Mapping[str, object]
+
+
+class Stopwatch(threading.local):
+    """Tells a stage from the waits inside it: what is not waiting for bytes is decoding. Each thread has its own.
+
+    part    |··········decode··········|
+    waits       |fetch|      |fetch|
+    spans   |dec|fetch|decode|fetch|dec|
+    """
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin a part."""
+        self._waits: list[tuple[int, int, bool]] = []
+        self._start = time.perf_counter_ns()
+
+    def wait(self, start_ns: int, stop_ns: int, *, is_fetch: bool = True) -> None:
+        """Note a wait for bytes inside the part, or a time in it that belongs to no stage."""
+        self._waits.append((start_ns, stop_ns, is_fetch))
+
+    def stop(self, on_stage: Stages, *, fetched_bytes: int, decoded_bytes: int) -> None:
+        """Report the spans of the part: the first fetch has all bytes fetched, the last decode those decoded."""
+        at = self._start
+        for start, stop, is_fetch in self._waits:
+            on_stage("decode", at, start, 0)
+            if is_fetch:
+                on_stage("fetch", start, stop, fetched_bytes)
+                fetched_bytes = 0
+            at = stop
+        if fetched_bytes:
+            on_stage("fetch", at, at, fetched_bytes)
+        on_stage("decode", at, time.perf_counter_ns(), decoded_bytes)
 
 
 class Fragments(Sequence[Fragment]):
@@ -204,7 +236,7 @@ class RowReader:
         unit, info, is_part = self.unit(i), file.info, self.survey.row_start[i] >= 0
         groups = self.group_rows(i)[0].tolist()
         where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
-        spans = self._spans(footer, groups, leaves, info)
+        spans = column_chunks(footer, groups, leaves, info)
         watch = Stopwatch()
         is_checked = version_reader(self._storage) is None if is_part else self._is_local
         if is_part and is_checked:
@@ -276,23 +308,6 @@ class RowReader:
             ranges = fetch(info, self._storage, spans, self._times)
         watch.wait(start, time.perf_counter_ns())
         return ranges
-
-    @staticmethod
-    def _spans(
-        footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo
-    ) -> list[dict[int, ByteRange]]:
-        """Return where the column chunks of some leaves lie, of each row group."""
-        found = []
-        for g in groups:
-
-            def name(i: int, g: int = g) -> str:
-                return f"{info.url} row group {g}: column {footer.layout.paths[leaves[i]]}"
-
-            chunks = column_chunks(
-                footer.numbers.chunks[g, leaves], size_bytes=info.size_bytes, name=name, url=info.url
-            )
-            found.append(dict(zip(leaves, chunks, strict=True)))
-        return found
 
     def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
         """Return `table` with the columns all files share and those of its partition."""

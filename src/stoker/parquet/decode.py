@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from stoker._native import PageHeader, longest_string, read_page_header, sum_of_deltas
 from stoker.arrow import around, parts_in, parts_of, plain_array
-from stoker.errors import FieldError, SourceError
+from stoker.errors import FieldError, SourceCorruptError, SourceError
 from stoker.parquet.pages import (
     BYTES,
     MOST_DECODED_BYTES,
@@ -43,7 +43,7 @@ from stoker.parquet.pages import (
 from stoker.parquet.schema import flatten
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import SLACK_BYTES, ByteRange, Ranges, RangesFile
-from stoker.storage.storage import BytesLike
+from stoker.storage.storage import BytesLike, ObjectInfo
 
 if TYPE_CHECKING:
     from stoker.parquet.footers import Footer
@@ -66,7 +66,7 @@ _MOST_DOUBT = 4
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
-_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_MOST_S = ((1 << 63) - 1) // 10**9  # seconds that 64 bits of nanoseconds reach
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below the first argument, in any threads, and returns when all is done."""
@@ -92,6 +92,31 @@ def one_by_one(num: int, work: Callable[[int], None]) -> None:
     """Call `work` with every number below `num`, in the calling thread."""
     for i in range(num):
         work(i)
+
+
+def column_chunks(
+    footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo
+) -> list[dict[int, ByteRange]]:
+    """Return where some column chunks of a file lie: of each row group, leaf column -> place.
+
+    Raises:
+        SourceCorruptError: One would lie outside of the file.
+    """
+    chunks, size = footer.numbers.chunks[groups][:, leaves], info.size_bytes
+    start, dictionary, length = chunks["data_offset"], chunks["dictionary_offset"], chunks["compressed_bytes"]
+    # An offset of 0 is what some writers put where there is no dictionary page.
+    start = np.where((dictionary > 0) & (dictionary < start), dictionary, start)
+    # Not by their sum, which may be more than a 64-bit number.
+    is_within = (start >= 0) & (length >= 0) & (start <= size) & (length <= size - start)
+    for g, i in np.argwhere(~is_within).tolist():
+        first, num_bytes = int(start[g, i]), int(length[g, i])
+        raise SourceCorruptError(
+            f"{info.url} row group {groups[g]}: column {footer.layout.paths[leaves[i]]} is said to lie at bytes "
+            f"{first:,} to {first + num_bytes:,} of a file of {size:,}: the footer is corrupt",
+            url=info.url,
+        )
+    places = zip(start.tolist(), (start + length).tolist(), strict=True)
+    return [dict(zip(leaves, map(ByteRange, *both), strict=True)) for both in places]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,7 +173,7 @@ class RowGroups:
                 _check_num_rows(table.num_rows, num_rows)
             del found, read
             if in_seconds is not None:
-                _check_instants(table, next(in_seconds), where=self.where)
+                _check_instants(next(in_seconds), where=self.where)
             yield table
             del table
 
@@ -204,11 +229,11 @@ class RowGroups:
         passing = None
         if not self.ranges.may_jump:  # it is one row group
             looks = (self._look_at_pages(leaf, groups[0], is_coded=leaf in coded) for leaf in leaves)
-            passing = _PassingPages(zip([self.spans[0][leaf] for leaf in leaves], looks, strict=True)).read
+            passing = _as_they_pass(zip([self.spans[0][leaf] for leaf in leaves], looks, strict=True))
         stream = RangesFile(self.ranges, passing)
         file = pq.ParquetFile(
             pa.PythonFile(stream, mode="r") if beginning is None else pa.BufferReader(beginning),
-            metadata=self.footer.metadata,
+            metadata=self.footer.metadata(),
             read_dictionary=[layout.paths[leaf] for leaf in coded],
             pre_buffer=False,  # the bytes are here, or come through windows
             buffer_size=0 if is_whole else _STREAM_BUFFER_BYTES,
@@ -242,23 +267,15 @@ class RowGroups:
 
         Of a stream the footer alone tells; its pages are looked at as they pass by. Raises as `_look_at_pages`.
         """
-        if not self.ranges.may_jump:
-            chunk = self.footer.numbers.chunks[group, leaf]
-            most = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"])
-            known = self._known(chunk)
-            return (
-                self._is_text(leaf)
-                and most > self.most_bytes
-                and bool(known & _BY_DICTIONARY)
-                and known <= _AS_DICTIONARY
-            )
-        look = self._look_at_pages(leaf, group)
-        try:
-            wanted = next(look)
-            while True:
-                wanted = look.send(self._content(wanted.start, wanted.stop))
-        except StopIteration as over:
-            return bool(over.value)
+        if self.ranges.may_jump:
+            look = _Looking(self._look_at_pages(leaf, group))
+            while look.wanted is not None:
+                look.see(look.wanted.start, self.ranges.get(look.wanted.start, look.wanted.stop))
+            return look.is_large
+        chunk = self.footer.numbers.chunks[group, leaf]
+        most, known = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"]), self._known(chunk)
+        is_by_dictionary = bool(known & _BY_DICTIONARY) and known <= _AS_DICTIONARY
+        return is_by_dictionary and self._is_text(leaf) and most > self.most_bytes
 
     def _is_text(self, leaf: int) -> bool:
         layout = self.footer.layout
@@ -339,9 +356,6 @@ class RowGroups:
                 content = content[4 + int.from_bytes(content[:4], "little") :]
         return content
 
-    def _content(self, start: int, stop: int) -> _Bytes:
-        return np.frombuffer(self.ranges.get(start, stop), np.uint8)
-
     def _without_dictionaries(self, table: pa.Table) -> pa.Table:
         """Return columns with the strings that dictionaries stand for, where these do not take all memory."""
 
@@ -373,38 +387,52 @@ class RowGroups:
         return None
 
 
-class _PassingPages:
-    """Column chunks that are looked at while somebody reads them, each from its beginning on: before it is decoded.
+class _Looking:
+    """Something that looks at a column chunk, and what it has been given of it.
 
-    Args:
-        looks: Where each lies, and what looks at it.
+    Attributes:
+        wanted: What it looks at next; None where it has seen enough.
+        is_large: What it found, then.
     """
 
-    def __init__(self, looks: Iterable[tuple[ByteRange, _Look]]) -> None:
-        # By where the bytes end that have passed: the looks, what each wants next, and what has passed from there on.
-        self._by_end: dict[int, list[tuple[_Look, _Wanted | None, bytes]]] = {}
-        for span, look in looks:
-            self._by_end.setdefault(span.start, []).append((look, next(look, None), b""))
+    def __init__(self, look: _Look) -> None:
+        self._look, self._rest = look, b""
+        self.wanted: _Wanted | None = next(look, None)
+        self.is_large = False
 
-    def read(self, start: int, data: BytesLike) -> None:
-        """Look at bytes that are read from `start` on; raise where they are not to be decoded."""
+    def see(self, start: int, data: BytesLike) -> None:
+        """Look at the bytes from `start` on: where it wants some, or behind those before. Raises as what looks does."""
         end = start + len(data)
-        for look, wanted, rest in self._by_end.pop(start, ()) if len(data) else ():
-            if wanted is not None and wanted.start < end:
-                rest += bytes(memoryview(data)[max(wanted.start - start, 0) :])
-            while wanted is not None and wanted.start < end:
-                begin = len(rest) - (end - wanted.start)
-                content = np.frombuffer(rest[begin : begin + wanted.stop - wanted.start], np.uint8)
-                is_whole = begin + wanted.stop - wanted.start <= len(rest)
-                if not is_whole and not (wanted.is_header and read_page_header(content)):
-                    break
-                try:
-                    wanted = look.send(content)
-                except StopIteration:
-                    wanted = None
-            if wanted is not None:
-                kept = max(end - wanted.start, 0)
-                self._by_end.setdefault(end, []).append((look, wanted, rest[len(rest) - kept :]))
+        if self.wanted is None or self.wanted.start >= end:
+            return
+        skip = self.wanted.start - start
+        rest = self._rest + bytes(data) if skip < 0 else bytes(memoryview(data)[skip:])
+        while (wanted := self.wanted) is not None and wanted.start < end:
+            begin = len(rest) - (end - wanted.start)
+            stop = begin + wanted.stop - wanted.start
+            content = np.frombuffer(rest[begin:stop], np.uint8)
+            if stop > len(rest) and not (wanted.is_header and read_page_header(content)):
+                self._rest = rest[begin:]
+                return
+            try:
+                self.wanted = self._look.send(content)
+            except StopIteration as over:
+                self.wanted, self.is_large = None, over.value
+
+
+def _as_they_pass(looks: Iterable[tuple[ByteRange, _Look]]) -> Callable[[int, BytesLike], None]:
+    """Return what looks at column chunks while somebody reads them from the beginning on: before they are decoded."""
+    by_end: dict[int, list[_Looking]] = {}  # by where the bytes end that have passed
+    for span, look in looks:
+        by_end.setdefault(span.start, []).append(_Looking(look))
+
+    def see(start: int, data: BytesLike) -> None:
+        for look in by_end.pop(start, ()) if len(data) else ():
+            look.see(start, data)
+            if look.wanted is not None:
+                by_end.setdefault(start + len(data), []).append(look)
+
+    return see
 
 
 class _Share:
@@ -517,26 +545,22 @@ def _looked_up(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return around(array, [_looked_up(*pair) for pair in zip(parts_in(array), kinds, strict=True)])
 
 
-def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
-    """Raise where timestamps of `table` are not what they are in seconds.
+def _check_instants(seconds: pa.Table, *, where: str) -> None:
+    """Raise where timestamps are beyond what their type can say.
 
     INT96, the old timestamps of Spark, Hive and Impala, reach further than the nanoseconds that pyarrow makes of them:
     9999-12-31 comes as 1816-03-29 without a word. In seconds nothing wraps, so such columns are decoded twice.
 
     Args:
-        table: Rows as they are delivered, structs as structs.
-        seconds: The INT96 columns of the same rows, decoded in seconds.
+        seconds: The INT96 columns of some rows, decoded in seconds.
         where: The fragment, for errors.
 
     Raises:
         FieldError: Columns hold instants that their type cannot say; it names each.
     """
-    flat = flatten(table.select(seconds.column_names))
-    wrong = []
-    for name, column in zip(flatten(seconds).column_names, flatten(seconds).columns, strict=True):
-        pairs = _instants(flat.column(name).combine_chunks(), column.combine_chunks())
-        if any((found != true).any() for found, true in pairs):
-            wrong.append(name)
+    flat = flatten(seconds)
+    columns = zip(flat.column_names, flat.columns, strict=True)
+    wrong = [name for name, column in columns if any(map(_is_beyond, column.chunks))]
     if wrong:
         names = "; ".join(f"column {name!r}" for name in wrong)
         raise FieldError(
@@ -547,17 +571,11 @@ def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
         )
 
 
-def _instants(found: pa.Array, true: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Yield the instants of both in seconds, one pair a leaf of `true`, which may have fewer leaves."""
-    if pa.types.is_struct(true.type):
-        for i in range(true.type.num_fields):
-            yield from _instants(found.field(true.type.field(i).name), true.field(i))
-    elif pa.types.is_timestamp(true.type):
-        yield _seconds(found), _seconds(true)
-    else:  # a list of some kind, or a map, which is a list of structs
-        yield from _instants(found.flatten(), true.flatten())
-
-
-def _seconds(array: pa.Array) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return values // _A_SECOND[array.type.unit]
+def _is_beyond(seconds: pa.Array) -> bool:
+    """Whether nanoseconds of 64 bits cannot say one of some instants."""
+    if pa.types.is_struct(seconds.type):
+        return any(_is_beyond(seconds.field(i)) for i in range(seconds.type.num_fields))
+    if not pa.types.is_timestamp(seconds.type):  # a list of some kind, or a map, which is a list of structs
+        return _is_beyond(seconds.flatten())
+    ends = [end.as_py() for end in pc.min_max(seconds.cast(pa.int64())).values()]
+    return any(end is not None and abs(end) >= _MOST_S for end in ends)

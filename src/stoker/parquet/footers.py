@@ -15,14 +15,14 @@ import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.errors import SourceError
+from stoker.errors import SourceCorruptError, SourceError
 from stoker.parquet.footer_numbers import Numbers, read_numbers
 from stoker.parquet.naming import named
 from stoker.parquet.schema import Layout
@@ -54,13 +54,14 @@ _BATCH_FILES, _LENGTH_BYTES = 1024, 8
 # One footer takes lz4 2 us and zstd 50 us, most of them to set up, for a quarter of the size.
 _CODEC = "lz4"
 
-# Formats that pyarrow reads: the name it has for them, and how their files end.
-_FORMATS = {
-    "csv": (".csv", ".csv.gz", ".csv.bz2"),
-    "json": (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz"),
-    "feather": (".arrow", ".feather", ".ipc"),
-    "orc": (".orc",),
-}
+# How files end -> the name that pyarrow has for a format which it reads; and others.
+_FORMATS = (
+    {"csv": "csv", "orc": "orc"}
+    | dict.fromkeys(("json", "jsonl", "ndjson"), "json")
+    | dict.fromkeys(("arrow", "feather", "ipc"), "feather")
+)
+_OTHERS = ("safetensors", "npy", "npz", "h5", "hdf5", "tfrecord", "tfrecords", "avro", "tar", "mds", "lance", "txt")
+_KINDS = {**_FORMATS, **{end: end for end in (*_OTHERS, "tsv", "xlsx", "pkl", "pickle", "pt", "zip", "lmdb", "zarr")}}
 
 _Packed: TypeAlias = tuple[pa.Buffer, int, int]
 """A footer: compressed, how large it is, and the checksum of what it becomes."""
@@ -76,29 +77,16 @@ class Footer:
         layout: How the file lays out its columns.
         numbers: Sizes, places and counts, checked.
         digest: Hash of the footer.
+        metadata: Returns what pyarrow reads from it, which the native decoder does without. Raises a `SourceError`
+            where it cannot be had any more.
         survivors: Partition of the file -> row groups that pass the filter; filled in by whoever asks.
-        parse: Returns what pyarrow reads from it; `metadata` without the call.
     """
 
     layout: Layout
     numbers: Numbers
     digest: str
-    parse: Callable[[], pq.FileMetaData]
+    metadata: Callable[[], pq.FileMetaData]
     survivors: dict[object, frozenset[int]] = field(default_factory=dict)
-
-    @property
-    def metadata(self) -> pq.FileMetaData:
-        """What pyarrow reads from it: read when it is asked for, since the native decoder does without.
-
-        Raises:
-            SourceError: It is corrupt, or cannot be had any more.
-        """
-        return self.parse()
-
-    @property
-    def num_bytes(self) -> int:
-        """What it takes in memory, but for what files share."""
-        return self.numbers.chunks.nbytes + self.numbers.groups.nbytes
 
 
 def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BYTES) -> tuple[pa.Buffer, bytes]:
@@ -122,7 +110,7 @@ def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BY
         )
     length = int.from_bytes(tail[-8:-4], "little")
     if length + 12 > size:
-        raise SourceError(f"{url} is corrupt: a footer of {length:,} bytes in a file of {size:,}", url=url)
+        raise SourceCorruptError(f"{url} is corrupt: a footer of {length:,} bytes in a file of {size:,}", url=url)
     if length > max(_MOST_FOOTER_BYTES, size // _MOST_FOOTER_SHARE):
         raise SourceError(
             f"{url} has a footer of {length:,} bytes in a file of {size:,}, which takes ten times as much to read: "
@@ -171,20 +159,15 @@ class Footers:
         table: tuple[pa.Schema, bool] | None = None,
         refresh: bool = False,
     ) -> None:
-        self._storage = storage
-        self._path = path
-        self._table = table
-        self._refresh = refresh
+        self._storage, self._path, self._table, self._refresh = storage, path, table, refresh
         self._lock = threading.Lock()
         self._packed: dict[ObjectInfo, _Packed] = {}
-        self._packed_bytes = 0
         self._whole: dict[ObjectInfo, bytes] = {}
-        self._whole_bytes = 0
+        self._packed_bytes = self._whole_bytes = self._footer_bytes = 0
         self._kept: Mapping[ObjectInfo, _Packed] | None = None
         self._footers: OrderedDict[ObjectInfo, Footer] = OrderedDict()
-        self._footer_bytes = 0
         self._most_bytes = _MEMORY_BYTES
-        self._parsed: OrderedDict[ObjectInfo, pq.FileMetaData] = OrderedDict()
+        self._parsed = lru_cache(_NUM_PARSED)(lambda info: parse_footer(self.bytes_of(info), info.url))
         self._layouts_lock = threading.Lock()
         self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
 
@@ -205,42 +188,22 @@ class Footers:
         metadata = parse_footer(buffer, info.url)
         with decoding(info.url, where=f"the schema of {info.url}"):
             layout = self._layout(metadata)
-        numbers = read_numbers(buffer, metadata, layout, url=info.url)
-        digest = hashlib.blake2b(buffer, digest_size=16).hexdigest()
-        made = Footer(layout=layout, numbers=numbers, digest=digest, parse=partial(self._metadata, info))
+        made = Footer(
+            layout=layout,
+            numbers=read_numbers(buffer, metadata, layout, url=info.url),
+            digest=hashlib.blake2b(buffer, digest_size=16).hexdigest(),
+            metadata=partial(self._parsed, info),
+        )
         with self._lock:
             footer = self._footers.setdefault(info, made)
-            self._footer_bytes += footer.num_bytes if footer is made else 0
+            self._footer_bytes += _num_bytes(made) if footer is made else 0
             self._drop_oldest()
         return footer
 
     def _drop_oldest(self) -> None:
         while self._footer_bytes > self._most_bytes and len(self._footers) > _NUM_PARSED:
             _, gone = self._footers.popitem(last=False)
-            self._footer_bytes -= gone.num_bytes
-
-    def _metadata(self, info: ObjectInfo) -> pq.FileMetaData:
-        """Return what pyarrow reads from a footer; those of the last files stay."""
-        with self._lock:
-            found = self._parsed.pop(info, None)
-        if found is None:
-            found = parse_footer(self.bytes_of(info), info.url)
-        with self._lock:
-            self._parsed[info] = found
-            if len(self._parsed) > _NUM_PARSED:
-                self._parsed.popitem(last=False)
-        return found
-
-    def read(self, info: ObjectInfo, offset: int, num_bytes: int) -> bytes:
-        """Return some bytes of a file beside its footer; fewer where it ends.
-
-        Blocks: on one read of the source.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
-        num_bytes = min(num_bytes, info.size_bytes - offset)
-        return bytes(read_of(info, self._storage, offset, num_bytes)) if num_bytes > 0 else b""
+            self._footer_bytes -= _num_bytes(gone)
 
     def forget(self) -> None:
         """Free what opening needs most of, where it is much."""
@@ -279,16 +242,25 @@ class Footers:
                 self._packed_bytes += packed[0].size
         return buffer
 
+    def _find(self, info: ObjectInfo) -> _Packed | None:
+        """Return a footer that was read or kept."""
+        with self._lock:
+            if info in self._packed:
+                return self._packed[info]
+            if self._kept is None:
+                self._kept = {} if self._path is None or self._refresh else _read_kept(self._path)
+            return self._kept.get(info)
+
+    # ------------------------------------------------------------------ what else is read of files
+
     def _read_footer(self, info: ObjectInfo) -> pa.Buffer:
         # Not of a storage that cannot prove which version it reads: then an object is looked up again behind the read.
         is_small = info.size_bytes <= _WHOLE_BYTES and version_reader(self._storage) is not None
-        with self._lock:
-            is_kept = is_small and self._whole_bytes + info.size_bytes <= _WHOLE_ROOM_BYTES
-            self._whole_bytes += is_kept * info.size_bytes
-        buffer, tail = read_footer(info, self._storage, tail_bytes=_WHOLE_BYTES if is_kept else TAIL_BYTES)
-        if is_kept:
+        is_whole = is_small and self._whole_bytes < _WHOLE_ROOM_BYTES
+        buffer, tail = read_footer(info, self._storage, tail_bytes=_WHOLE_BYTES if is_whole else TAIL_BYTES)
+        if is_whole:
             with self._lock:
-                self._whole_bytes -= info.size_bytes * (info in self._whole)
+                self._whole_bytes += len(tail) - len(self._whole.get(info, b""))
                 self._whole[info] = tail
         return buffer
 
@@ -299,14 +271,18 @@ class Footers:
             self._whole_bytes -= len(whole or b"")
         return None if whole is None else memoryview(whole)
 
-    def _find(self, info: ObjectInfo) -> _Packed | None:
-        """Return a footer that was read or kept."""
-        with self._lock:
-            if info in self._packed:
-                return self._packed[info]
-            if self._kept is None:
-                self._kept = {} if self._path is None or self._refresh else _read_kept(self._path)
-            return self._kept.get(info)
+    def read(self, info: ObjectInfo, offset: int, num_bytes: int) -> bytes:
+        """Return some bytes of a file beside its footer; fewer where it ends.
+
+        Blocks: on one read of the source.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        num_bytes = min(num_bytes, info.size_bytes - offset)
+        return bytes(read_of(info, self._storage, offset, num_bytes)) if num_bytes > 0 else b""
+
+    # ------------------------------------------------------------------ what is kept
 
     def keep(self, infos: Sequence[ObjectInfo]) -> None:
         """Write the footers of `infos` to the kept file, in place of what it held, and free their memory."""
@@ -329,6 +305,10 @@ class Footers:
                 self._packed_bytes = 0
                 self._kept = None
                 self._refresh = False
+
+
+def _num_bytes(footer: Footer) -> int:
+    return footer.numbers.chunks.nbytes + footer.numbers.groups.nbytes  # the rest is what files share
 
 
 def _read_kept(path: Path) -> dict[ObjectInfo, _Packed]:
@@ -361,22 +341,18 @@ def way_out(where: str, urls: Iterable[str]) -> str:
         where: The file or folder that was named.
         urls: Of the files; what most of them are counts.
     """
-    found = Counter(_kind(url.rpartition("/")[2].lower()) for url in urls)
-    kind = found.most_common(1)[0][0] if found else ""
+    (kind, _), *_ = [*Counter(_kind(url.rpartition("/")[2].lower()) for url in urls).most_common(1), ("", 0)]
     if not kind:
         return ""
-    if kind not in _FORMATS:
-        return f"; Stoker reads Parquet, not {kind}: write it as Parquet once, with pyarrow.parquet.write_table"
-    return (
-        f"; Stoker reads Parquet, not {kind}: convert it once, with `import pyarrow.dataset as ds; "
-        f"ds.write_dataset(ds.dataset({where!r}, format={kind!r}), 'parquet/', format='parquet')`"
-    )
+    how = "write it as Parquet once, with pyarrow.parquet.write_table"
+    if kind in _FORMATS.values():
+        how = (
+            "convert it once, with `import pyarrow.dataset as ds; "
+            f"ds.write_dataset(ds.dataset({where!r}, format={kind!r}), 'parquet/', format='parquet')`"
+        )
+    return f"; Stoker reads Parquet, not {kind}: {how}"
 
 
 def _kind(name: str) -> str:
-    for kind, ends in _FORMATS.items():
-        if name.endswith(ends):
-            return kind
-    end = name.rpartition(".")[2] if "." in name else ""
-    known = ("safetensors", "npy", "npz", "h5", "hdf5", "tfrecord", "tfrecords", "avro", "tar", "mds", "lance", "txt")
-    return end if end in (*known, "tsv", "xlsx", "pkl", "pickle", "pt", "zip", "lmdb", "zarr") else ""
+    stem, _, end = name.removesuffix(".gz").removesuffix(".bz2").rpartition(".")
+    return _KINDS.get(end, "") if stem else ""

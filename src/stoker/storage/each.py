@@ -41,11 +41,11 @@ class Each:
             raise min(self._errors, key=lambda pair: pair[0])[1]
 
 
-def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int) -> None:
-    """Call `work` with every number below `num_items`, in threads of its own; the error of the lowest one is raised."""
-    each = Each(num_items, work)
-    with ThreadPoolExecutor(max(1, min(num_threads, num_items) - 1), thread_name_prefix="stoker-open") as pool:
-        for _ in range(min(num_threads, num_items) - 1):
+def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int, name: str = "stoker-open") -> None:
+    """Call `work` with every number below `num_items`, here and in threads; the error of the lowest one is raised."""
+    each, num_others = Each(num_items, work), min(num_threads, num_items) - 1
+    with ThreadPoolExecutor(max(1, num_others), thread_name_prefix=name) as pool:
+        for _ in range(num_others):
             pool.submit(each.run)
         each.run()
     each.check()

@@ -21,10 +21,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from stoker.errors import SourceChangedError, SourceCorruptError, SourceError
+from stoker.errors import SourceChangedError, SourceError
+from stoker.storage.each import for_each
 from stoker.storage.retry import hedged
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage, check_same, read_of, version_reader
 
@@ -46,6 +44,7 @@ _FAR_SLOWER, _LEAST_PEERS, _MOST_PEERS, _REQUESTS_A_HEDGE = 4, 16, 64, 20
 _LEAST_PATIENCE_S = 0.5
 # Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
 SLACK_BYTES = 128
+_NOTHING = memoryview(b"")
 # What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
 _MAGIC_BYTES = 4
 
@@ -55,37 +54,6 @@ class ByteRange(NamedTuple):
 
     start: int
     stop: int
-
-
-def column_chunks(
-    chunks: npt.NDArray[np.void], *, size_bytes: int, name: Callable[[int], str], url: str
-) -> list[ByteRange]:
-    """Return where the column chunks of a row group lie.
-
-    Args:
-        chunks: What the footer says of each, of dtype `CHUNK`.
-        size_bytes: Size of the file.
-        name: What the i-th one is called in an error.
-        url: The file, for errors.
-
-    Raises:
-        SourceCorruptError: One would lie outside of the file.
-    """
-    start, dictionary = chunks["data_offset"], chunks["dictionary_offset"]
-    # An offset of 0 is what some writers put where there is no dictionary page.
-    start = np.where((dictionary > 0) & (dictionary < start), dictionary, start)
-    length = chunks["compressed_bytes"]
-    # Not by their sum, which may be more than a 64-bit number.
-    is_within = (start >= 0) & (length >= 0) & (start <= size_bytes) & (length <= size_bytes - start)
-    if not is_within.all():
-        i = int(np.argmin(is_within))
-        first, num_bytes = int(start[i]), int(length[i])
-        raise SourceCorruptError(
-            f"{name(i)} is said to lie at bytes {first:,} to {first + num_bytes:,} of a file of {size_bytes:,}: "
-            "the footer is corrupt",
-            url=url,
-        )
-    return list(map(ByteRange, start.tolist(), (start + length).tolist()))
 
 
 class RequestTimes:
@@ -224,18 +192,21 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
         SourceError: A read fails, also when tried again.
         SourceChangedError: The object is another one by now.
     """
-
-    def read(request: ByteRange) -> memoryview:
-        begin = time.perf_counter()
-        ask = partial(read_of, info, storage, request.start, request.stop - request.start)
-        patience_s = times.patience_s(request.stop - request.start)
-        found = ask() if math.isinf(patience_s) else hedged(patience_s, ask, times.may_hedge)
-        times.note(len(found), time.perf_counter() - begin)
-        return found
-
     requests = [request for span in spans for request in plan_requests(span)]
+    parts: list[memoryview] = [_NOTHING] * len(requests)
+
+    def read(i: int) -> None:
+        num_bytes = requests[i].stop - requests[i].start
+        begin = time.perf_counter()
+        ask = partial(read_of, info, storage, requests[i].start, num_bytes)
+        patience_s = times.patience_s(num_bytes)
+        parts[i] = ask() if math.isinf(patience_s) else hedged(patience_s, ask, times.may_hedge)
+        times.note(num_bytes, time.perf_counter() - begin)
+
+    is_small = all(stop - start <= _SMALL_REQUEST_BYTES for start, stop in requests)
     try:
-        parts = _read_all(requests, read)
+        num_threads = _MAX_SMALL_AT_ONCE if is_small else _MAX_REQUESTS_AT_ONCE
+        for_each(len(requests), read, num_threads=num_threads, name="stoker-fetch")
     except SourceChangedError:
         raise
     except SourceError:
@@ -244,22 +215,6 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     if version_reader(storage) is None:
         check_unchanged(info, storage)
     return Ranges(info, storage, list(zip(requests, parts, strict=True)))
-
-
-def _read_all(requests: Sequence[ByteRange], read: Callable[[ByteRange], memoryview]) -> list[memoryview]:
-    if len(requests) <= 1:  # most chunks are: a thread for it would cost as much as the rest of asking
-        return [read(request) for request in requests]
-    # Threads for this one fetch: starting them takes microseconds, a remote read milliseconds.
-    is_small = max(stop - start for start, stop in requests) <= _SMALL_REQUEST_BYTES
-    num_threads = min(len(requests), _MAX_SMALL_AT_ONCE if is_small else _MAX_REQUESTS_AT_ONCE)
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-fetch") as pool:
-        reads = [pool.submit(read, request) for request in requests]
-        try:
-            return [one.result() for one in reads]
-        except BaseException:
-            for one in reads:
-                one.cancel()
-            raise
 
 
 class Ranges:

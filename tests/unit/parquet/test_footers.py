@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.strategies import write_files
 
-from stoker import Dataset, _native
+from stoker import Dataset, SourceCorruptError, _native
 from stoker.parquet import footers
 from stoker.parquet.footers import Footers
 from stoker.storage.local import LocalStorage
@@ -44,6 +44,13 @@ def test_pyarrow_reads_no_footer_again_of_which_our_loops_decode_all(tmp_path, m
     monkeypatch.setattr(footers, "parse_footer", never)
     ((_, table),) = catalogue.read(0)
     assert table["id"].to_pylist() == list(range(500))
+
+
+def test_a_footer_that_is_longer_than_its_file_is_corrupt(folder):
+    path = min(folder.glob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-8] + (1 << 20).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(SourceCorruptError, match="a footer of 1,048,576 bytes in a file of"):
+        Dataset(path).open()
 
 
 def test_kept_footers_are_found_while_another_process_puts_its_own_in_their_place(folder, tmp_path):
