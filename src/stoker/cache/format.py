@@ -32,11 +32,7 @@ from stoker.cache.verified import Readahead
 from stoker.errors import ChunkCorruptError
 from stoker.fields.spec import Array, Entry, Spec, run_name
 
-# A chunk has the lowest version that can say what it holds: one that shares nothing, and has no lists side by side, is
-# written as it was before there were such things.
-FORMAT_VERSION = 1
-SHARED_FORMAT_VERSION = 2
-STRIPS_FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 RECORDS = "records"
 STRIPS = "strips"
 # The strip of a row begins at a multiple of so many bytes, and its place is counted in them: the width of the widest
@@ -51,7 +47,6 @@ DTYPES = {"bool": "BOOL"} | {f"{name}{size}": f"{letter}{size}" for name, letter
 """NumPy's names and those of safetensors."""
 
 _NUMPY_DTYPES = {theirs: np.dtype(ours) for ours, theirs in DTYPES.items()}
-_VERSIONS = (str(FORMAT_VERSION), str(SHARED_FORMAT_VERSION), str(STRIPS_FORMAT_VERSION))
 # Most headers fit, and one read of this size costs hardly more than a read of 8 bytes.
 _FIRST_READ_BYTES = 16384
 # Of more than 100,000 fields. A length beyond it is garbage; parsed as JSON, it would take some twenty times as much
@@ -111,13 +106,6 @@ def list_names(spec: Spec) -> list[str]:
 def record_names(spec: Spec) -> list[str]:
     """Return the names of all arrays of a chunk that hold records, in the order of the file."""
     return [name for name, table in zip(table_names(spec), spec.tables, strict=True) if table.record_bytes]
-
-
-def format_version(spec: Spec) -> int:
-    """Return the version of chunks with such samples."""
-    if any(table.strip for table in spec.tables):
-        return STRIPS_FORMAT_VERSION
-    return SHARED_FORMAT_VERSION if spec.keys else FORMAT_VERSION
 
 
 def header_bytes(
@@ -264,14 +252,14 @@ def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
         content = json.loads(head[8:])
         metadata = content["__metadata__"]
         version = metadata["format_version"]
-        if version not in _VERSIONS:
-            raise damaged(f"has chunk format {version}, this version of Stoker reads {', '.join(_VERSIONS)}")
+        if version != str(FORMAT_VERSION):
+            raise damaged(f"has chunk format {version}, this version of Stoker reads {FORMAT_VERSION}")
         checksums = json.loads(metadata["checksums"])
         arrays = {name: _place(num_bytes, content[name], checksum) for name, checksum in checksums.items()}
         ends = [item["data_offsets"][1] for name, item in content.items() if name != "__metadata__"]
         spec, names = _parse_spec(metadata["spec"])
         if arrays.keys() != names:
-            raise damaged(f"keeps lists as chunk format {version} did, which this version of Stoker does not read")
+            raise ValueError("its arrays are not those of its fields")
         num_samples = int(metadata["num_samples"])
         _num_rows(spec, arrays, num_samples)
         header = ChunkHeader(

@@ -17,12 +17,12 @@ import xxhash
 
 from stoker.cache.folder import Files
 from stoker.cache.format import (
+    FORMAT_VERSION,
     NO_CHECKSUM,
     PAGE_BYTES,
     ArrayPlace,
     ChunkHeader,
     array_names,
-    format_version,
     header_bytes,
     json_text,
     round_up,
@@ -84,7 +84,7 @@ def prepare_chunk(
     }
     metadata = {
         "format": "stoker-chunk",
-        "format_version": str(format_version(spec)),
+        "format_version": str(FORMAT_VERSION),
         "num_samples": str(num_samples),
         "spec": spec.json_text,
         "record": _described(tables[0].spec),

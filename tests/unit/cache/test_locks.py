@@ -152,15 +152,17 @@ lock = locks.try_lock("a")
 if child := os.fork():
     os.waitpid(child, 0)
 lock.close()
-locks.close()
+if sys.argv[2:]:
+    locks.close()
 print("tried", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_fork_drops_no_lock_of_its_parent_and_keeps_none_once_that_has_ended(locks, tmp_path):
+@pytest.mark.parametrize("closes", [[], ["closes"]])
+def test_a_fork_drops_no_lock_of_its_parent_and_keeps_none_once_that_has_ended(locks, tmp_path, closes):
     environment = os.environ | {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
-    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)]
+    script = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path), *closes]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(script, env=environment, text=True, **pipes) as parent:
         assert parent.stdout.readline() == "tried\n"  # by the fork, which lives until its input ends

@@ -100,5 +100,5 @@ def test_equal_numbers_of_other_bits_are_not_the_same():
 def test_a_chunk_that_shares_nothing_is_the_one_it_was(tmp_path):
     write_chunk(tmp_path / "a", {"x": np.arange(3)}, Spec((entry("x", "int64"),)), num_samples=3)
     text = (tmp_path / "a").read_bytes()
-    assert b'"format_version":"1"' in text
+    assert b'"format_version":"4"' in text
     assert b"shared" not in text
