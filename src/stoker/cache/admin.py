@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stoker.cache.folder import ChunkFile
-from stoker.cache.quota import Manifest
+from stoker.cache.quota import DatasetEntry
 from stoker.cache.store import Store
 from stoker.errors import without_secrets
 from stoker.words import some_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetEntry:
-    """A data set in the cache.
-
-    Attributes:
-        manifest: What is known of it; None for chunks that no data set claims.
-        chunks: Its chunks that are there. One that several data sets share is in each.
-        is_in_use: Whether a living process uses it.
-    """
-
-    manifest: Manifest | None
-    chunks: tuple[ChunkFile, ...]
-    is_in_use: bool
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its chunks."""
-        return sum(chunk.size_bytes for chunk in self.chunks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +23,12 @@ class VerifyReport:
         num_bytes: Their bytes.
         corrupt: Paths and reasons.
         strays: What lies among the chunks and is none.
-        is_fixed: Whether what was found was also removed; a folder among the chunks stays.
     """
 
     num_chunks: int
     num_bytes: int
     corrupt: tuple[tuple[Path, str], ...]
     strays: tuple[Path, ...]
-    is_fixed: bool
 
 
 def usage_bytes(store: Store) -> int:
@@ -60,18 +38,15 @@ def usage_bytes(store: Store) -> int:
 
 def entries(store: Store) -> list[DatasetEntry]:
     """Return the data sets and their chunks, the most recently opened first; chunks of none come last."""
-    manifests = store.disk.manifests
+    quota = store.disk.quota
     chunks = {chunk.key: chunk for chunk in store.disk.folder.list_chunks()}
-    in_use, unclaimed = manifests.in_use(), dict(chunks)
-    found = []
-    for manifest in sorted(manifests.all(), key=lambda manifest: -manifest.opened_ns):
-        mine = tuple(chunks[key] for key in manifest.keys if key in chunks)
-        for chunk in mine:
-            unclaimed.pop(chunk.key, None)
-        found.append(DatasetEntry(manifest=manifest, chunks=mine, is_in_use=manifest.fingerprint in in_use))
-    if unclaimed:
-        found.append(DatasetEntry(manifest=None, chunks=tuple(unclaimed.values()), is_in_use=False))
-    return found
+    in_use, found = quota.in_use(), []
+    for one in sorted(quota.datasets(), key=lambda one: -one.opened_ns):
+        mine = tuple(chunks[key] for key in one.keys if key in chunks)
+        found.append(replace(one, chunks=mine, is_in_use=one.fingerprint in in_use))
+    claimed = {chunk.key for one in found for chunk in one.chunks}
+    unclaimed = tuple(chunk for chunk in chunks.values() if chunk.key not in claimed)
+    return [*found, DatasetEntry(chunks=unclaimed)] if unclaimed else found
 
 
 def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], object] | None = None) -> VerifyReport:
@@ -79,7 +54,7 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
 
     Args:
         store: Of the cache.
-        fix: Whether to remove what is corrupt or stray, so that it is built again.
+        fix: Whether to remove what is corrupt or stray, so that it is built again; a folder among the chunks stays.
         on_chunk: Told of each chunk checked.
     """
     folder = store.disk.folder
@@ -98,7 +73,6 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
         num_bytes=sum(chunk.size_bytes for chunk in chunks),
         corrupt=tuple(corrupt),
         strays=tuple(strays),
-        is_fixed=fix,
     )
 
 
@@ -128,7 +102,7 @@ def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[Datase
     """
     chosen: set[str] = set()
     for name in names:
-        known = [entry.manifest for entry in entries if entry.manifest is not None]
+        known = [entry for entry in entries if entry.fingerprint]
         found = [
             m.fingerprint for m in known if without_secrets(name).rstrip("/") in {url.rstrip("/") for url in m.urls}
         ]
@@ -140,4 +114,4 @@ def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[Datase
             there = some_of([f"{m.fingerprint[:8]} ({m.urls[0]})" for m in known], 5) or "none at all"
             raise ValueError(f"there is no data set {name!r} in the cache; there is {there}")
         chosen.update(found)
-    return [entry for entry in entries if entry.manifest is not None and entry.manifest.fingerprint in chosen]
+    return [entry for entry in entries if entry.fingerprint in chosen]

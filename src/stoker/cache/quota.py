@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from xxhash import xxh3_64_hexdigest
 
-from stoker.cache.folder import SUFFIX, Folder
+from stoker.cache.folder import SUFFIX, ChunkFile, Folder
 from stoker.cache.locks import Locks
 from stoker.errors import CacheError, CacheFullError, without_secrets
 
@@ -31,36 +31,70 @@ _USAGE = struct.Struct("<q")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What the cache knows of a data set.
+class DatasetEntry:
+    """A data set in the cache.
 
     Attributes:
-        fingerprint: Of the data set.
+        fingerprint: Of the data set; empty for chunks that none claims.
         name: What people call it.
         urls: Where it comes from.
         keys: Of its chunks, in its order, whether in the cache or not.
         opened_ns: When it was last opened.
+        chunks: Its chunks that are there, as far as they were listed. One that several data sets share is in each.
+        is_in_use: Whether a living process uses it.
     """
 
-    fingerprint: str
-    name: str
-    urls: tuple[str, ...]
-    keys: tuple[str, ...]
+    fingerprint: str = ""
+    name: str = ""
+    urls: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     opened_ns: int = 0
+    chunks: tuple[ChunkFile, ...] = ()
+    is_in_use: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its chunks."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
 
 
-class Manifests:
-    """The manifests of a cache folder. An unreadable one counts as not there: its data set is entered again."""
+def _sound(data: bytes) -> bytes:
+    """Return what is kept of a data set without the checksum in its last line.
 
-    def __init__(self, folder: Folder, locks: Locks) -> None:
-        self._folder = folder
-        self._locks = locks
+    Raises:
+        ValueError: The checksum does not fit.
+    """
+    content, checksum = data[:-16], data[-16:]
+    if xxh3_64_hexdigest(content).encode() != checksum:
+        raise ValueError("it is damaged")
+    return content
+
+
+class Quota:
+    """The data sets of a cache folder; admits chunks of theirs, and evicts others for them.
+
+    Args:
+        limit_bytes: Of all chunks; None is what the disk has. A process with a lower limit adds less, and evicts no
+            more than others: what a data set in use has stays.
+
+    Attributes:
+        num_evicted: Chunks removed to make room.
+    """
+
+    def __init__(self, folder: Folder, locks: Locks, *, limit_bytes: int | None) -> None:
+        self._folder, self._locks, self._limit_bytes = folder, locks, limit_bytes
+        self._fd, _ = folder.open_own("usage")
+        self._full: tuple[int, int, frozenset[str]] | None = None  # bytes, listing and uses that left no room
+        self._unused: tuple[frozenset[str], deque[str]] | None = None
+        self.num_evicted = 0
+
+    # ------------------------------------------------------------------ data sets
 
     def enter(self, fingerprint: str, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
         """Say that this store uses a data set, until locks are closed: as long as any process does, its chunks stay.
 
         Raises:
-            OSError: The manifest cannot be written.
+            OSError: That cannot be written down.
         """
         folder, is_writable = self._folder, self._locks.is_writable
         # Who evicts or removes chunks looks who uses them, and does both under this lock.
@@ -80,55 +114,24 @@ class Manifests:
         """Return the data sets that a living process uses."""
         return frozenset(one for one in self._folder.list_datasets() if self._locks.is_held(one))
 
-    def get(self, fingerprint: str) -> Manifest | None:
-        """Return the manifest of a data set, None where there is none that can be read."""
-        folder = self._folder
-        try:
-            opened_ns = os.stat(fingerprint, dir_fd=folder.datasets, follow_symlinks=False).st_mtime_ns
-            head, *keys = _sound(folder.read_small(folder.datasets, fingerprint)).decode().splitlines()
-            content = json.loads(head)
-            name, urls = str(content["name"]), tuple(map(str, content["urls"]))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
-        return Manifest(fingerprint=fingerprint, name=name, urls=urls, keys=tuple(keys), opened_ns=opened_ns)
+    def datasets(self, fingerprints: Iterable[str] | None = None) -> list[DatasetEntry]:
+        """Return some data sets, or all, without what cannot be read: such a one is entered again."""
+        found, folder = [], self._folder
+        for fingerprint in folder.list_datasets() if fingerprints is None else fingerprints:
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                opened_ns = os.stat(fingerprint, dir_fd=folder.datasets, follow_symlinks=False).st_mtime_ns
+                head, *keys = _sound(folder.read_small(folder.datasets, fingerprint)).decode().splitlines()
+                about = json.loads(head)
+                name, urls = str(about["name"]), tuple(map(str, about["urls"]))
+                it = DatasetEntry(fingerprint=fingerprint, name=name, urls=urls, keys=tuple(keys), opened_ns=opened_ns)
+                found.append(it)
+        return found
 
-    def all(self) -> list[Manifest]:
-        """Return those of all data sets."""
-        return [one for name in self._folder.list_datasets() if (one := self.get(name)) is not None]
+    def _keys_of(self, fingerprints: Iterable[str]) -> set[str]:
+        """Return the keys of the chunks of some data sets."""
+        return {key for one in self.datasets(fingerprints) for key in one.keys}
 
-
-def _sound(data: bytes) -> bytes:
-    """Return a manifest without the checksum in its last line.
-
-    Raises:
-        ValueError: The checksum does not fit.
-    """
-    content, checksum = data[:-16], data[-16:]
-    if xxh3_64_hexdigest(content).encode() != checksum:
-        raise ValueError("a manifest is damaged")
-    return content
-
-
-class Quota:
-    """Admits chunks, and evicts others for them.
-
-    Args:
-        limit_bytes: Of all chunks; None is what the disk has. A process with a lower limit adds less, and evicts no
-            more than others: what a data set in use has stays.
-
-    Attributes:
-        num_evicted: Chunks removed to make room.
-    """
-
-    def __init__(self, folder: Folder, locks: Locks, manifests: Manifests, *, limit_bytes: int | None) -> None:
-        self._folder = folder
-        self._locks = locks
-        self._manifests = manifests
-        self._limit_bytes = limit_bytes
-        self._fd, _ = folder.open_own("usage")
-        self._full: tuple[int, int, frozenset[str]] | None = None  # bytes, listing and uses that left no room
-        self._unused: tuple[frozenset[str], deque[str]] | None = None
-        self.num_evicted = 0
+    # ------------------------------------------------------------------ chunks
 
     # A file comes or goes and its bytes are counted under one lock: who lists the folder in between, and so counts it
     # already, would have it counted twice.
@@ -188,10 +191,10 @@ class Quota:
         Raises:
             CacheError: One of them is in use by a process, this one included; nothing was removed.
         """
-        folder, manifests = self._folder, self._manifests
+        folder = self._folder
         with self._counting() as used_bytes:
             chosen = set(folder.list_datasets() if fingerprints is None else fingerprints)
-            if busy := sorted(chosen & manifests.in_use()):
+            if busy := sorted(chosen & self.in_use()):
                 raise CacheError(
                     f"the data set {busy[0]} in {folder.path} is in use; end the processes that load from it first",
                     path=folder.path,
@@ -213,7 +216,7 @@ class Quota:
         """Evict until the disk has so many bytes more, and return whether anything went."""
         with self._counting() as used_bytes:
             self._unused = None
-            freed_bytes = self._evict(self._find_unused(self._manifests.in_use()), size_bytes)
+            freed_bytes = self._evict(self._find_unused(self.in_use()), size_bytes)
             self._write(used_bytes - freed_bytes)
         return freed_bytes > 0
 
@@ -225,7 +228,7 @@ class Quota:
         with self._counting() as used_bytes:
             if used_bytes <= limit_bytes or (used_bytes := self._listed()) <= limit_bytes:
                 return
-            in_use = self._manifests.in_use()
+            in_use = self.in_use()
             used_bytes -= self._evict(self._find_unused(in_use), used_bytes - limit_bytes)
             if used_bytes > limit_bytes and not self._locks.is_held(fingerprint, elsewhere=True):
                 others = self._keys_of(in_use - {fingerprint})
@@ -244,7 +247,7 @@ class Quota:
         limit_bytes = self._limit_bytes
         if limit_bytes is None or used_bytes + size_bytes <= limit_bytes:
             return used_bytes
-        in_use, why = self._manifests.in_use(), "can never fit"
+        in_use, why = self.in_use(), "can never fit"
         if size_bytes <= limit_bytes:
             why = "finds no room beside those of data sets in use"
             if (used_bytes, self._folder.changed_ns(), in_use) != self._full:
@@ -276,17 +279,13 @@ class Quota:
         """Yield keys of chunks of no data set in use. The listing is kept while the same ones are in use."""
         if self._unused is None or self._unused[0] != in_use:
             needed = self._keys_of(in_use)
-            others = [one for one in self._manifests.all() if one.fingerprint not in in_use]
-            # Chunks that no manifest knows were never opened.
+            others = [one for one in self.datasets() if one.fingerprint not in in_use]
+            # Chunks that no data set claims were never opened.
             opened = {key: one.opened_ns for one in sorted(others, key=lambda one: one.opened_ns) for key in one.keys}
             keys = [chunk.key for chunk in self._folder.list_chunks() if chunk.key not in needed]
             self._unused = in_use, deque(sorted(keys, key=lambda key: (opened.get(key, 0), key)))
         while self._unused[1]:
             yield self._unused[1].popleft()
-
-    def _keys_of(self, fingerprints: Iterable[str]) -> set[str]:
-        """Return the keys of the chunks of some data sets."""
-        return {key for one in map(self._manifests.get, fingerprints) if one is not None for key in one.keys}
 
     @contextmanager
     def _counting(self) -> Iterator[int]:

@@ -32,7 +32,7 @@ from stoker.cache.format import ChunkHeader, check_arrays, read_header
 from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
 from stoker.cache.mirror import FoundChunk, Mirror, UnfitError
-from stoker.cache.quota import Manifests, Quota
+from stoker.cache.quota import Quota
 from stoker.cache.verified import FileVersion, Readahead, version_of
 from stoker.cache.write import prepare_chunk
 from stoker.columns import Packable
@@ -87,7 +87,7 @@ class Chunk:
 
 
 class _Disk:
-    """An open cache folder with its locks, manifests and quota. `Store` opens another where it was removed or moved."""
+    """An open cache folder with its locks and quota. `Store` opens another where it was removed or moved."""
 
     def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
         with contextlib.ExitStack() as stack:
@@ -95,8 +95,7 @@ class _Disk:
             stack.callback(self.folder.close)
             self.locks = Locks(self.folder)
             stack.callback(self.locks.close)
-            self.manifests = Manifests(self.folder, self.locks)
-            self.quota = Quota(self.folder, self.locks, self.manifests, limit_bytes=limit_bytes)
+            self.quota = Quota(self.folder, self.locks, limit_bytes=limit_bytes)
             stack.callback(self.quota.close)
             if self.locks.is_writable:
                 self._sweep()
@@ -388,7 +387,7 @@ class Store:
 
         def enter(disk: _Disk) -> None:
             try:
-                disk.manifests.enter(fingerprint, name, urls, keys)
+                disk.quota.enter(fingerprint, name, urls, keys)
                 if disk.locks.is_writable:
                     disk.quota.trim(fingerprint)
             except OSError as error:

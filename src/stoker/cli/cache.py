@@ -24,8 +24,8 @@ from stoker.paint import make_console, print_json, print_line, progress, table
 from stoker.words import age_text, bytes_text, count_text, some_of
 
 if TYPE_CHECKING:
-    from stoker.cache.admin import DatasetEntry
     from stoker.cache.folder import ChunkFile
+    from stoker.cache.quota import DatasetEntry
     from stoker.cache.store import Store
 
 # As `Dataset` writes itself: the name under which a cache knows it.
@@ -69,9 +69,9 @@ def run_ls(options: argparse.Namespace, console: Console) -> int:
 
     with _existing_store(options) as store:
         entries, usage_bytes, path = admin.entries(store), admin.usage_bytes(store), store.path
-    named = [entry for entry in entries if entry.manifest is not None]
+    named = [entry for entry in entries if entry.fingerprint]
     if options.json:
-        others = [entry for entry in entries if entry.manifest is None]
+        others = [entry for entry in entries if not entry.fingerprint]
         unclaimed = {
             "num_chunks": sum(len(entry.chunks) for entry in others),
             "size_bytes": sum(entry.size_bytes for entry in others),
@@ -89,18 +89,18 @@ def run_ls(options: argparse.Namespace, console: Console) -> int:
 def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
     rows: list[Sequence[str | Text]] = []
     for entry in entries:
-        manifest, num, size = entry.manifest, count_text(len(entry.chunks)), bytes_text(entry.size_bytes)
-        if manifest is None:
+        num, size = count_text(len(entry.chunks)), bytes_text(entry.size_bytes)
+        if not entry.fingerprint:
             rows.append(("", "chunks of no data set", num, size, "", ""))
             continue
-        is_whole = len(manifest.keys) == len(entry.chunks)
+        is_whole = len(entry.keys) == len(entry.chunks)
         rows.append(
             (
-                Text(manifest.fingerprint[:_SHORT], style="cyan"),
+                Text(entry.fingerprint[:_SHORT], style="cyan"),
                 _name(entry, with_details=console.is_terminal and console.width >= _WIDE),
-                Text(f"{num}/{count_text(len(manifest.keys))}", style="" if is_whole else "yellow"),
+                Text(f"{num}/{count_text(len(entry.keys))}", style="" if is_whole else "yellow"),
                 size,
-                age_text(time.time() - manifest.opened_ns / 1e9),
+                age_text(time.time() - entry.opened_ns / 1e9),
                 Text("yes", style="green") if entry.is_in_use else "",
             )
         )
@@ -110,29 +110,27 @@ def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
 
 def _name(entry: DatasetEntry, *, with_details: bool) -> Text:
     """Return the sources, and beneath, dim, what else makes the data set what it is; in a pipe, one line."""
-    assert entry.manifest is not None
-    urls = entry.manifest.urls
+    assert entry.fingerprint
+    urls = entry.urls
     name = Text(some_of(urls, 1))
-    _, comma, rest = entry.manifest.name.removesuffix(")").partition(", " if len(urls) == 1 else "], ")
+    _, comma, rest = entry.name.removesuffix(")").partition(", " if len(urls) == 1 else "], ")
     if comma and with_details:
         name.append(f"\n{rest if len(rest) <= _DETAILS else rest[:_DETAILS] + ' …'}", style="dim")
     return name
 
 
 def _as_json(entry: DatasetEntry) -> dict[str, object]:
-    manifest = entry.manifest
-    assert manifest is not None
-    transform = _TRANSFORM.search(manifest.name)
+    transform = _TRANSFORM.search(entry.name)
     return {
-        "fingerprint": manifest.fingerprint,
-        "name": manifest.name,
-        "urls": list(manifest.urls),
+        "fingerprint": entry.fingerprint,
+        "name": entry.name,
+        "urls": list(entry.urls),
         "transform": transform["name"] if transform else None,
         "transform_version": transform["version"] if transform else None,
-        "num_chunks": len(manifest.keys),
+        "num_chunks": len(entry.keys),
         "num_present": len(entry.chunks),
         "size_bytes": entry.size_bytes,
-        "opened": manifest.opened_ns / 1e9,
+        "opened": entry.opened_ns / 1e9,
         "is_in_use": entry.is_in_use,
     }
 
@@ -171,7 +169,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
                 "size_bytes": report.num_bytes,
                 "damaged": [{"path": str(path), "reason": reason} for path, reason in report.corrupt],
                 "strays": [str(path) for path in report.strays],
-                "is_fixed": report.is_fixed,
+                "is_fixed": options.fix,
             }
         )
         return code
@@ -185,7 +183,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     if not found:
         print_line(console, f"{checked}: all sound", "green")
         return code
-    after = "removed" if report.is_fixed else "left in place; --fix removes them"
+    after = "removed" if options.fix else "left in place; --fix removes them"
     print_line(console, f"{checked}: {' and '.join(found)}, {after}; chunks that are needed are built again", "bold")
     return code
 
@@ -212,7 +210,7 @@ def run_rm(options: argparse.Namespace, console: Console) -> int:
         if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
             print_line(console, "nothing was removed")
             return FAILED
-        names = [entry.manifest.fingerprint for entry in chosen if entry.manifest is not None]
+        names = [entry.fingerprint for entry in chosen if entry.fingerprint]
         freed = admin.remove(store, None if options.all else names)
     if options.json:
         print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})

@@ -478,15 +478,15 @@ def test_entries_show_data_sets_and_chunks_of_none(store, folder):
     put(store, 9)
     with Store(folder) as other:
         use(other, "b", (2, 3))
-    entries = {entry.manifest.fingerprint if entry.manifest else None: entry for entry in admin.entries(store)}
+    entries = {entry.fingerprint: entry for entry in admin.entries(store)}
     assert [chunk.key for chunk in entries["a"].chunks] == [key(0), key(2)]
     assert entries["a"].is_in_use
-    assert entries["a"].manifest.urls == ("lake/a",)
-    assert entries["a"].manifest.keys == (key(0), key(1), key(2))
+    assert entries["a"].urls == ("lake/a",)
+    assert entries["a"].keys == (key(0), key(1), key(2))
     assert entries["a"].size_bytes == sum(store.path_of(key(i)).stat().st_size for i in (0, 2))
     assert not entries["b"].is_in_use
     assert [chunk.key for chunk in entries["b"].chunks] == [key(2)]
-    assert [chunk.key for chunk in entries[None].chunks] == [key(9)]
+    assert [chunk.key for chunk in entries[""].chunks] == [key(9)]
 
 
 def test_a_chunk_that_is_there_says_what_a_sample_is(store):
@@ -495,23 +495,23 @@ def test_a_chunk_that_is_there_says_what_a_sample_is(store):
     assert store.spec_of([key(0), key(1)]) == SPEC
 
 
-def test_an_unreadable_manifest_is_written_anew(store, folder):
+def test_a_data_set_whose_file_is_damaged_is_entered_anew(store, folder):
     use(store, "a", (0, 1))
     (folder / "datasets" / "a").write_text("{")
     assert admin.entries(store) == []
     with Store(folder) as other:
         use(other, "a", (0, 1))
-    assert [entry.manifest.fingerprint for entry in admin.entries(store)] == ["a"]
+    assert [entry.fingerprint for entry in admin.entries(store)] == ["a"]
 
 
-def test_a_manifest_that_is_there_is_not_worked_out_again_but_counts_as_opened(store, folder):
+def test_a_data_set_that_is_known_is_not_worked_out_again_but_counts_as_opened(store, folder):
     use(store, "a", (0, 1))
     os.utime(folder / "datasets" / "a", (0, 0))
     with Store(folder) as other:
         other.register("a", name="a", urls=[], keys=lambda: pytest.fail("was asked for its keys"))
     (entry,) = admin.entries(store)
-    assert entry.manifest.keys == (key(0), key(1))
-    assert entry.manifest.opened_ns > 0
+    assert entry.keys == (key(0), key(1))
+    assert entry.opened_ns > 0
 
 
 def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):

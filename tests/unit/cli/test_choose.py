@@ -2,20 +2,19 @@
 
 import pytest
 
-from stoker.cache.admin import DatasetEntry, choose
-from stoker.cache.quota import Manifest
+from stoker.cache.admin import choose
+from stoker.cache.quota import DatasetEntry
 
 
 def entry(fingerprint, *urls):
-    manifest = Manifest(fingerprint=fingerprint, name="", urls=urls, keys=("k",), opened_ns=0)
-    return DatasetEntry(manifest=manifest, chunks=(), is_in_use=False)
+    return DatasetEntry(fingerprint=fingerprint, urls=urls, keys=("k",))
 
 
 ENTRIES = [
     entry("aa11", "lake/a/"),
     entry("aa22", "lake/a"),
     entry("bb33", "lake/b", "lake/c"),
-    DatasetEntry(manifest=None, chunks=(), is_in_use=False),
+    DatasetEntry(),
 ]
 
 
@@ -31,7 +30,7 @@ ENTRIES = [
     ],
 )
 def test_names_stand_for_data_sets(names, chosen):
-    assert [found.manifest.fingerprint for found in choose(ENTRIES, names)] == chosen
+    assert [found.fingerprint for found in choose(ENTRIES, names)] == chosen
 
 
 @pytest.mark.parametrize(
