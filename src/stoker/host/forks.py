@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 import threading
 
+_here = object()
+
+
+def this_process() -> object:
+    """Return what stands for this process, another one in each fork: numbers of processes are given again."""
+    return _here
+
 
 class Home:
     """The process that something was made in.
@@ -13,15 +20,15 @@ class Home:
     what it gave back or removed its parent would still use.
     """
 
-    __slots__ = ("pid",)
+    __slots__ = ("_pid", "_process")
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self._process, self._pid = _here, os.getpid()
 
     @property
     def is_here(self) -> bool:
         """Whether this is that process."""
-        return self.pid == os.getpid()
+        return self._process is _here
 
     def check(self, what: str) -> None:
         """Raise in any other process.
@@ -32,10 +39,10 @@ class Home:
         Raises:
             RuntimeError: This is a fork.
         """
-        if self.pid != os.getpid():
+        if self._process is not _here:
             raise RuntimeError(
-                f"{what} belongs to process {self.pid}, and this is {os.getpid()}, a fork of it, which has none of its "
-                "threads: make a loader of your own in each process that needs one; for the workers of a torch "
+                f"{what} belongs to process {self._pid}, and this is {os.getpid()}, a fork of it, which has none of "
+                "its threads: make a loader of your own in each process that needs one; for the workers of a torch "
                 "DataLoader, stoker.torch.TorchDataset does"
             )
 
@@ -59,13 +66,15 @@ def close_here(fd: int) -> None:
     os.close(fd)
 
 
-def _close_all() -> None:
+def _begin_anew() -> None:
+    global _here
+    _here = object()
     while _of_parents:
         os.close(_of_parents.pop())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def open_in_forks(lock: threading.Lock) -> threading.Lock:

@@ -8,7 +8,6 @@ Epochs       one run after the other, each begun while the last batches of the o
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -577,7 +576,7 @@ class BatchIterator:
         home: Home,
     ) -> None:
         self._epochs, self._enter, self._begin, self._deliver = epochs, enter, begin, deliver
-        self._ranks, self._home, self._pid = ranks, home, home.pid
+        self._ranks, self._home = ranks, home
         self._run: Run | None = None
         self._asking = threading.RLock()
         self._is_over = False
@@ -586,8 +585,7 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._pid != os.getpid():
-            self._home.check("this iterator")
+        self._home.check("this iterator")
         with self._asking:
             if self._is_over:
                 raise StopIteration

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.errors import SourceError
-from stoker.host.forks import open_in_forks
+from stoker.host.forks import open_in_forks, this_process
 from stoker.storage.clients import Client, client_of
 from stoker.storage.failures import StoreError, WrongArgumentError
 from stoker.storage.storage import BytesLike, ObjectInfo, check_same
@@ -38,7 +38,7 @@ _WORDS = re.compile(r"<(?:Code|Message|AuthenticationErrorDetail)>([^<]*)<")
 _CAUSE = re.compile(r"message: \"([^\"]*)\"|ConnectionRefused|dns error|ConnectionReset|UnexpectedEof")
 
 # Process -> its obstore; and where the library lies.
-_modules: dict[int, ModuleType] = {}
+_modules: dict[object, ModuleType] = {}
 _library: dict[str, Path] = {}
 _loading = open_in_forks(threading.Lock())
 
@@ -56,8 +56,7 @@ class ObjectStorage:
         self._scheme = scheme
         self._given = given
         self._environment = environment
-        self._lock = open_in_forks(threading.Lock())
-        self._stores: dict[tuple[int, str], Any] = {}
+        self._stores: dict[tuple[object, str], Any] = {}
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`, in one request for each thousand."""
@@ -111,13 +110,10 @@ class ObjectStorage:
         """Give obstore, its client of a bucket and the key; what they raise comes in plain words."""
         place, _, key = url.partition("://")[2].partition("/")
         try:
-            obstore, of_process = _obstore(), (os.getpid(), place)
-            with self._lock:
-                store = self._stores.get(of_process)
+            obstore, of_process = _obstore(), (this_process(), place)
+            store = self._stores.get(of_process)
             if store is None:
-                store = self._connect(place)
-                with self._lock:
-                    store = self._stores.setdefault(of_process, store)
+                store = self._stores.setdefault(of_process, self._connect(place))
             yield obstore, store, key
         except (SourceError, WrongArgumentError):
             raise
@@ -195,17 +191,17 @@ def _obstore() -> ModuleType:
     Its threads, which do all the work, are started once and are not in a process forked after that: a request would
     wait there for ever. Such a process loads a second copy of the library, whose threads are its own (80 ms).
     """
-    pid = os.getpid()
-    found = _modules.get(pid)
+    here = this_process()
+    found = _modules.get(here)
     if found is not None:
         return found
     with _loading:
-        if pid not in _modules:
+        if here not in _modules:
             if _modules:
                 _load_again()
-            _modules[pid] = importlib.import_module("obstore")
+            _modules[here] = importlib.import_module("obstore")
             _library.setdefault("path", Path(sys.modules["obstore._obstore"].__file__ or ""))
-        return _modules[pid]
+        return _modules[here]
 
 
 def _load_again() -> None:
