@@ -205,6 +205,18 @@ class Wrapped(torch.utils.data.IterableDataset):
             yield from loader
 
 
+def test_the_steps_of_the_next_pass_are_those_that_it_has(folder):
+    with (
+        TorchLoader(stoker.Dataset(folder), batch_size=48) as loader,
+        TorchLoader(stoker.Dataset(folder), batch_size=48) as resumed,
+    ):
+        assert loader.next_steps().num_steps == len(loader) > 2
+        for _ in zip(range(2), loader, strict=False):
+            pass
+        resumed.load_state_dict(loader.state_dict())
+        assert resumed.next_steps().num_steps == len(list(resumed)) == len(loader) - 2
+
+
 def test_a_loader_in_each_worker_of_a_data_loader_is_an_error_unless_each_has_a_share(folder):
     workers = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "fork"}
     with pytest.raises(ValueError, match=r"each of them would deliver all batches(.|\n)*TorchDataset"):

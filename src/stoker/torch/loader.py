@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 import torch
 
@@ -74,13 +74,15 @@ class TorchLoader(Loader):
         """This loader: Lightning calls `set_epoch` of what it finds here."""
         return self
 
-    def __getattr__(self, name: str) -> NoReturn:
-        hint = f", {_NO_DATA_LOADER}" if name in _OF_A_DATA_LOADER else ""
-        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")
+    if not TYPE_CHECKING:  # with it, a type checker takes whatever is misspelled for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f", {_NO_DATA_LOADER}" if name in _OF_A_DATA_LOADER else ""
+            raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}{hint}")
 
     def next_steps(self) -> Steps:
         """Return the steps of the next `for`."""
-        return self._steps(self._start)
+        return self._steps_of(self._settle().global_batch_size, self._epochs.start)
 
     def _make_delivery(self) -> CpuDelivery | DeviceDelivery:
         return self._torch_delivery
