@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "moves.h"
@@ -15,47 +16,31 @@ constexpr int64_t kNone = -1;
 // The rows that have room, by how much they have.
 class Rooms {
  public:
-  Rooms(int64_t length, size_t num_rows)
-      : width_(std::bit_ceil(static_cast<size_t>(length) + 1)),
-        has_room_(2 * width_),
-        top_(static_cast<size_t>(length) + 1, kNone),
-        below_(num_rows, kNone) {}
+  Rooms(size_t length, size_t num_rows) : has_room_(length / 64 + 1), top_(length + 1, kNone), below_(num_rows, kNone) {}
 
-  // Adds a row that has some room.
   void add(size_t room, int64_t row) {
-    below_[row] = top_[room];
-    top_[room] = row;
-    for (size_t node = width_ + room; node >= 1 && !has_room_[node]; node /= 2) has_room_[node] = true;
+    below_[row] = std::exchange(top_[room], row);
+    has_room_[room / 64] |= uint64_t{1} << room % 64;
   }
 
-  // The least room from `size` on that a row has; 0 where none has so much.
-  size_t least(size_t size) const {
-    size_t node = width_ + size;
-    if (has_room_[node]) return size;
-    while (node > 1 && (node % 2 || !has_room_[node + 1])) node /= 2;
-    if (node <= 1) return 0;
-    ++node;
-    while (node < width_) node = has_room_[2 * node] ? 2 * node : 2 * node + 1;
-    return node - width_;
-  }
-
-  // Takes out the row with so much room that was added last.
-  int64_t take(size_t room) {
-    const int64_t row = top_[room];
+  // Takes out a row with the least room from `size` on, of several the one that was added last, and returns the room; 0
+  // where none has so much.
+  size_t take(size_t size, int64_t& row) {
+    size_t word = size / 64;
+    uint64_t found = has_room_[word] & ~uint64_t{0} << size % 64;
+    while (!found && ++word < has_room_.size()) found = has_room_[word];
+    if (!found) return 0;
+    const size_t room = word * 64 + static_cast<size_t>(std::countr_zero(found));
+    row = top_[room];
     top_[room] = below_[row];
-    if (top_[room] == kNone) {
-      size_t node = width_ + room;
-      has_room_[node] = false;
-      while (node /= 2) has_room_[node] = has_room_[2 * node] | has_room_[2 * node + 1];
-    }
-    return row;
+    if (top_[room] == kNone) has_room_[word] &= ~(uint64_t{1} << room % 64);
+    return room;
   }
 
  private:
-  size_t width_;
-  std::vector<uint8_t> has_room_;  // a tree: node n stands for what nodes 2n and 2n + 1 do
-  std::vector<int64_t> top_;       // of each room, the row that was added last
-  std::vector<int64_t> below_;     // of each row, the one that was added before it
+  std::vector<uint64_t> has_room_;  // a bit for each room: whether a row has it
+  std::vector<int64_t> top_;        // of each room, the row that was added last
+  std::vector<int64_t> below_;      // of each row, the one that was added before it
 };
 
 // Numbers of 4 bytes that are written to L1 before they go out.
@@ -152,12 +137,12 @@ size_t best_fit(std::span<const int64_t> lengths, int64_t length, std::span<int6
   for (size_t i = 1; i < begins.size(); ++i) begins[i] += begins[i - 1];
   for (size_t i = 0; i < pieces.size(); ++i) by_size[begins[static_cast<size_t>(length - pieces[i].size)]++] = i;
 
-  Rooms rooms(length, pieces.size());
+  Rooms rooms(static_cast<size_t>(length), pieces.size());
   int64_t num_rows = 0;
   for (const size_t i : by_size) {
     Piece& piece = pieces[i];
-    const size_t size = static_cast<size_t>(piece.size), room = rooms.least(size);
-    piece.row = room ? rooms.take(room) : num_rows++;
+    const size_t size = static_cast<size_t>(piece.size), room = rooms.take(size, piece.row);
+    if (!room) piece.row = num_rows++;
     const size_t left = (room ? room : static_cast<size_t>(length)) - size;
     if (left) rooms.add(left, piece.row);
   }

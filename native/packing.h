@@ -15,8 +15,7 @@ namespace stoker {
 // Writes the document of each piece and its first token there, row by row, and each row's first piece and the end.
 // `starts` has room for a row a piece and one more. Returns the number of rows.
 //
-// Source: Ding et al., "Fewer truncations improve language modeling", ICML 2024: best-fit packing, with a tree over the
-// room that is left.
+// Source: Ding et al., "Fewer truncations improve language modeling", ICML 2024: best-fit packing.
 size_t best_fit(std::span<const int64_t> lengths, int64_t length, std::span<int64_t> document, std::span<int64_t> first,
                 std::span<int64_t> starts);
 

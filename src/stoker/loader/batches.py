@@ -38,9 +38,9 @@ TOGETHER_BYTES, _MAX_TOGETHER = 24 << 20, 16
 # beside its bytes, 0.3 ms of the interpreter's lock, comes out of the time of a loop that launches operations: of each
 # step of such a loop, beside batches of 8 MB, 0.85 ms with 24 MiB, 0.65 with 32 and 0.50 with 64.
 _CROSSING_BYTES = 64 << 20
-# Where the loop makes its batches itself, none should take long, nor memory that nobody asked for. Batches of one row
-# and three tensors take 28 microseconds so, made one by one 79 (Zen 3).
-_NOW_TOGETHER_BYTES = 1 << 20
+# Where the loop makes its batches itself, none should take long, nor memory that nobody asked for. Of one row, 16 at a
+# time took 17 microseconds each as three tensors, and 81 as 69; 64 at a time 11 and 50.
+_NOW_TOGETHER_BYTES, _MAX_NOW_TOGETHER = 1 << 20, 64
 
 _log = logging.getLogger("stoker")
 
@@ -328,7 +328,8 @@ class Batches:
         is_lone = not (self.prefetch or self.is_quick)  # nothing is called or copied unless asked for
         is_lone |= self.resident is not None and self._prepare_together is None  # where they lie is found for all
         is_lone |= self._num_sets > 1 and self._once != "never"  # what samples share is found data set by data set
-        return 1 if is_lone else max(1, min(_MAX_TOGETHER, int(self._together_bytes / max(1.0, self._batch_bytes))))
+        most = _MAX_TOGETHER if self.prefetch else _MAX_NOW_TOGETHER
+        return 1 if is_lone else max(1, min(most, int(self._together_bytes / max(1.0, self._batch_bytes))))
 
     # ------------------------------------------------------------------ gathering
 

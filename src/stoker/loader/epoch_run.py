@@ -22,10 +22,9 @@ import numpy as np
 from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
 from stoker.loader.batches import Batches
-from stoker.loader.fill import Filler
 from stoker.loader.gather import Together
 from stoker.loader.lane import Lane
-from stoker.loader.opened import OpenDatasets, pool_of
+from stoker.loader.opened import OpenDatasets, filler_of
 from stoker.loader.orders import Orders
 from stoker.loader.shard import Ranks
 from stoker.loader.window import Window
@@ -300,14 +299,7 @@ class Run:
         self._uses: deque[tuple[int, Int64]] = deque()
         self._is_closed = False
         self._closing = threading.RLock()
-        self._filler = Filler(
-            is_there=opened.is_there,
-            build=opened.build,
-            pool=pool_of(opened.datasets, config.num_threads),
-            size_of=lambda number: int(opened.num_samples[number]),
-            max_ahead=lambda: config.num_threads if opened.is_tight else None,
-            stages=stages,
-        )
+        self._filler = filler_of(opened.datasets, config.num_threads, stages)
         shard, has_mirror = batches.shard, config.cache.mirror is not None
         told: dict[str, Any] = {"stages": stages, "subject_at": self._subject_at, "on_open": self._note_opened}
         told |= {"units_in": orders.units_in, "begins_at": shard.rank / shard.world_size if has_mirror else 0.0}

@@ -6,12 +6,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import repeat
+from typing import Any, Generic, TypeVar
 
 from stoker.cache.builder import Builder
 from stoker.cache.threads import AdaptivePool
@@ -25,8 +26,11 @@ _POLL_S = 0.01
 _SHORT_S = 0.02
 _CLOSED = "the loader was closed"
 
+K = TypeVar("K", bound=Hashable)
+"""What stands for a chunk."""
 
-class Filler:
+
+class Filler(Generic[K]):
     """Build missing chunks in the order in which they are asked for.
 
     A chunk that another process is building is not built again: it goes to the end of the queue and is looked for
@@ -50,10 +54,10 @@ class Filler:
     def __init__(
         self,
         *,
-        is_there: Callable[[int], bool],
-        build: Callable[[int], bool],
+        is_there: Callable[[K], bool],
+        build: Callable[[K], bool],
         pool: AdaptivePool,
-        size_of: Callable[[int], int] = lambda _: 1,
+        size_of: Callable[[K], int] = lambda _: 1,
         max_ahead: Callable[[], int | None] = lambda: None,
         stages: Stages | None = None,
     ) -> None:
@@ -64,33 +68,40 @@ class Filler:
         self._stopped = threading.Event()
         # Whoever waits for a chunk is woken by that one alone: where dozens of threads build, they would take turns
         # with the GIL to find that there is nothing for them.
-        self._asked: dict[int, Future[None]] = {}  # until they are there; those that failed stay
-        self._subjects: dict[int, Subject | None] = {}
-        self._queue: deque[int] = deque()
-        self._ahead: set[int] = set()  # built, and nobody has waited for them yet
-        self._awaited: set[int] = set()
+        self._asked: dict[K, Future[None]] = {}  # until they are there; those that failed stay
+        self._subjects: dict[K, Subject | None] = {}
+        self._queue: deque[K] = deque()
+        self._ahead: set[K] = set()  # built, and nobody has waited for them yet
+        self._awaited: set[K] = set()
         self._num_building = 0
         self._is_hungry = True  # since a chunk was built, nobody found the queue empty
         self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
         self.num_short = 0
         self._threads: list[threading.Thread] = []
 
-    def request(self, chunks: Iterable[int], subject: Subject | None = None) -> None:
-        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup."""
+    def request(self, chunks: Iterable[K], subjects: Iterable[Subject | None] = repeat(None)) -> None:
+        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup.
+
+        Args:
+            chunks: The chunks.
+            subjects: What building each is for.
+        """
         with self._lock:
             # Before the cache is looked at: a chunk that is published between that look and what follows would be asked
             # for again, behind all others, and whoever waits for it would wait for these.
-            chunks = [chunk for chunk in chunks if chunk not in self._asked]
-        missing = [chunk for chunk in chunks if not self._is_there(chunk)]
+            wanted = [
+                (chunk, subject) for chunk, subject in zip(chunks, subjects, strict=False) if chunk not in self._asked
+            ]
+        missing = [(chunk, subject) for chunk, subject in wanted if not self._is_there(chunk)]
         if not missing:
             return
         with self._lock:
-            for chunk in missing:
+            for chunk, subject in missing:
                 if chunk not in self._asked:
                     asked = self._asked[chunk] = Future()
                     if self._stopped.is_set():
                         asked.set_exception(InterruptedError(_CLOSED))
-                    self._subjects[chunk] = None if subject is None else (*subject[:3], chunk)
+                    self._subjects[chunk] = subject
                     self._queue.append(chunk)
                     self._to_begin.notify()
             self._empty_since = None
@@ -102,7 +113,7 @@ class Filler:
             self._threads.append(thread)
             thread.start()
 
-    def wait(self, chunk: int) -> None:
+    def wait(self, chunk: K) -> None:
         """Return when a requested chunk is there.
 
         Blocks: until it is built, by whomever.
@@ -167,7 +178,7 @@ class Filler:
             if error is None and not is_done:
                 self._stopped.wait(_POLL_S)
 
-    def _note_end(self, chunk: int, error: BaseException | None) -> None:
+    def _note_end(self, chunk: K, error: BaseException | None) -> None:
         """Note that a chunk is there, or that it cannot be built. Called with the lock."""
         asked = self._asked[chunk]
         if error is None:
@@ -181,7 +192,7 @@ class Filler:
         if not asked.done():  # by `stop`
             asked.set_result(None) if error is None else asked.set_exception(error)
 
-    def _claim(self) -> int | None:
+    def _claim(self) -> K | None:
         """Return the chunk to build next, None once stopped.
 
         That is the first in the queue; where no more may be built ahead, the first that somebody waits for.
@@ -283,19 +294,19 @@ class _Warming:
     ) -> None:
         self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
         self._on_progress, self._stop_event = on_progress, stop_event
-        self._mutex, self._making_room, self._at_work = threading.Lock(), threading.Lock(), threading.Condition()
+        self._mutex, self._making_room = threading.Lock(), threading.Lock()
         self._num_building = self._num_ended = 0
         chunks = range(len(self._catalogue)) if part is None else chunks_of_part(self._catalogue, *part)
         sizes = {i: builder.size_of(i) for i in chunks}
-        mirror = self._store.mirror
+        if (mirror := self._store.mirror) is not None:
+            mirrored = mirror.sizes()
+            for i, size in sizes.items():
+                key = self._catalogue.key(i)
+                if key not in mirrored and size is not None:
+                    self._store.put_into_mirror(key)
+                elif part is not None:
+                    sizes[i] = mirrored.get(key)
         self._makes_room = mirror is not None and part is not None
-        mirrored = {} if mirror is None else mirror.sizes()
-        for i, size in sizes.items():
-            in_mirror = mirrored.get(self._catalogue.key(i)) if mirror is not None else None
-            if mirror is not None and in_mirror is None and size is not None:
-                self._store.put_into_mirror(self._catalogue.key(i))
-            elif in_mirror is not None and part is not None:
-                sizes[i] = in_mirror
         found = [size for size in sizes.values() if size is not None]
         self._missing = {i for i, size in sizes.items() if size is None}
         self._error: BaseException | None = None
@@ -305,7 +316,7 @@ class _Warming:
     def run(self, pool: AdaptivePool) -> WarmProgress:
         """Build what is missing, and return how far that got."""
         wanted = sorted(self._missing)
-        self._filler = Filler(
+        self._filler: Filler[int] = Filler(
             is_there=lambda i: i not in self._missing,
             build=self._build,
             pool=pool,
@@ -324,7 +335,7 @@ class _Warming:
         return progress if mirror is None else replace(progress, num_not_uploaded=mirror.drain(self._stop_event))
 
     def _build(self, i: int) -> bool:
-        """Build a chunk unless it came along with another; False where somebody else is at it."""
+        """Build a chunk unless it came along with another; False where it is to be tried again later."""
         is_built = i not in self._missing
         try:
             if not (is_built or self._stop_event.is_set()):
@@ -345,36 +356,36 @@ class _Warming:
     def _build_or_make_room(self, i: int) -> bool:
         """Build a chunk; of a part that does not fit, one thread at a time then makes room for its own.
 
+        False where somebody else is at it, or where there is no room until another chunk that is being built has gone.
+
         Raises:
             CacheFullError: There is none to be made.
         """
         build = partial(self._builder.build, i, must_be_kept=True, on_published=self._count)
         try:
-            with self._at_work:
+            with self._mutex:
                 self._num_building += 1
             try:
                 return build()
             finally:
-                with self._at_work:
+                with self._mutex:
                     self._num_building -= 1
                     self._num_ended += 1
-                    self._at_work.notify_all()
         except CacheFullError:
             mirror = self._store.mirror
             if mirror is None or not self._makes_room:
                 raise
-            with self._making_room:
-                while True:
-                    num_ended, is_stuck = self._num_ended, mirror.drain(self._stop_event) > 0
-                    self._store.discard_unless_used(self._catalogue.fingerprint, mirror.take_uploaded())
-                    try:
-                        return build()
-                    except CacheFullError:
-                        with self._at_work:
-                            is_last = not self._num_building and self._num_ended == num_ended
-                            if is_stuck or is_last or self._stop_event.is_set():
-                                raise
-                            self._at_work.wait_for(lambda: self._num_ended != num_ended)  # noqa: B023
+        with self._making_room:
+            num_ended, is_stuck = self._num_ended, mirror.drain(self._stop_event) > 0
+            self._store.discard_unless_used(self._catalogue.fingerprint, mirror.take_uploaded())
+            try:
+                return build()
+            except CacheFullError:
+                with self._mutex:
+                    is_last = not self._num_building and self._num_ended == num_ended
+                if is_stuck or is_last or self._stop_event.is_set():
+                    raise
+                return False
 
     def _count(self, i: int) -> None:
         """Count a chunk, once, when it is there: parts of a huge row group come one by one, long before the last."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from stoker._native import Rows
 from stoker._native import distinct as find_distinct
+from stoker.cache.builder import empty_arrays
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec, run_name
 from stoker.loader.buffers import BufferPool
@@ -158,7 +159,7 @@ class Assembled(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes gathered."""
-        lists = sum([ragged.nbytes for ragged in self.ragged.values()])
+        lists = sum([one.offsets.nbytes + one.values.nbytes for one in self.ragged.values()])
         return self.records.nbytes + lists + sum([one.rows.size_bytes + int(one.index.nbytes) for one in self.shared])
 
 
@@ -219,28 +220,24 @@ def assemble(
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
-    batches = np.array([sum(part.num for part in parts)] if sizes is None else sizes, dtype=np.int64)
-    own = spec.unshared
-    if (
-        once == "always"
-        and places is None
-        and len(parts) == len(spec.keys) == 1
-        and own.record_bytes
-        and not own.ragged
-    ):
-        return _assembled_once(spec, parts[0], pool, batches)
-    tables = [list(parts), *(_shared_parts(key, i, parts) for i, key in enumerate(spec.keys, start=1))]
+    own, num, records = spec.unshared, sum(part.num for part in parts), None
+    if once == "always" and own.record_bytes and not own.ragged:  # lists are found while records are copied
+        records = pool.array((num, own.record_bytes))
+    tables = [parts]
+    for i, key in enumerate(spec.keys, start=1):
+        tables.append(_shared_parts(key, i, parts, places, records if i == 1 else None))
     if once != "never":
+        batches = np.array([num] if sizes is None else sizes, dtype=np.int64)
         found = [_distinct(table, batches) for table in tables[1:]]
-        num_different = sum(int(counts.sum()) for *_, counts in found)
-        if once == "always" or num_different <= _MAX_DISTINCT * int(batches.sum()) * len(found):
+        if once == "always" or sum(int(counts.sum()) for *_, counts in found) <= _MAX_DISTINCT * num * len(found):
             shared = tuple(
                 SharedRows(
                     _assembled(table, [rows], pool), index if places is None else put(index, places, pool), counts
                 )
                 for table, (rows, index, counts) in zip(spec.tables[1:], found, strict=True)
             )
-            return _assembled(own, tables[:1], pool, places)._replace(shared=shared, names=spec.names)
+            rest = _assembled(own, tables[:1], pool, places) if records is None else Assembled(own, num, records, {})
+            return rest._replace(shared=shared, names=spec.names)
     return _assembled(spec, tables, pool, places)
 
 
@@ -276,7 +273,7 @@ def _take(
         at: See `records`.
     """
     if not parts:
-        return {entry.name: _no_lists(entry) for entry in spec.ragged}
+        return {name: field for name, field in empty_arrays(spec).items() if isinstance(field, Ragged)}
     rows, found = Rows([part.native for part in parts], places), dict[str, Ragged]()
     if spec.ragged:
         num, wanted = sum(part.num for part in parts), {entry.name for entry in spec.ragged}
@@ -320,14 +317,6 @@ def _as_field(entry: Entry, values: Array, offsets: Int64, inner: Int64 | None) 
     return Ragged(values if inner is None else Ragged(values, inner), offsets)
 
 
-def _no_lists(entry: Entry) -> Ragged:
-    values: Any = np.empty((0, *entry.shape), dtype=entry.dtype)
-    for _ in range(entry.num_levels):
-        values = Ragged(values, np.zeros(1, dtype=np.int64))
-    assert isinstance(values, Ragged)
-    return values
-
-
 def put(values: Array, places: Int64, pool: BufferPool) -> Array:
     """Return an array in which value k stands at `places[k]`, in memory of the pool."""
     out = pool.array(values.shape, values.dtype)
@@ -363,29 +352,21 @@ def _distinct(parts: Sequence[Part], sizes: Int64) -> tuple[list[Part], Array, I
     return found, number, counts
 
 
-def _shared_parts(key: str, table: int, parts: Sequence[Part]) -> list[Part]:
+def _shared_parts(
+    key: str, table: int, parts: Sequence[Part], places: Int64 | None, records: Array | None
+) -> list[Part]:
     """Return where lies what samples share: their runs, as rows of a table of the windows.
 
-    Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache.
+    Cheap, though it goes through memory at random: gathering the samples finds the same lines in the cache. Records are
+    gathered meanwhile, if there is memory for them.
     """
-    found = []
-    for part in parts:
-        own, runs = part.window.layout.spec.tables[0], np.empty(part.num, dtype=np.int64)
-        Rows([(part.window, 0, part.slot, part.row)]).runs(own.record_offsets[run_name(key)], runs)
-        found.append(Part.at(part.window, part.slot, runs, table))
-    return found
-
-
-def _assembled_once(spec: Spec, part: Part, pool: BufferPool, sizes: Int64) -> Assembled:
-    """Gather what each sample has for itself, and once what they share by the only key: all in one window."""
-    own = part.window.layout.spec.tables[0]
-    num, runs = part.num, np.empty(part.num, dtype=np.int64)
-    records = pool.array((num, own.record_bytes))
-    rows = Rows([(part.window, 0, part.slot, part.row)])
-    rows.take_with_runs(records, own.record_offsets[run_name(spec.keys[0])], runs)
-    found, index, counts = _distinct([Part.at(part.window, part.slot, runs, 1)], sizes)
-    once = _assembled(spec.tables[1], [found], pool)
-    return Assembled(spec.unshared, num, records, {}, (SharedRows(once, index, counts),), spec.names)
+    rows = Rows([(part.window, 0, part.slot, part.row) for part in parts], places)
+    runs = np.empty(sum(part.num for part in parts), dtype=np.int64)
+    for part in parts[:1]:
+        offset = part.window.layout.spec.tables[0].record_offsets[run_name(key)]
+        rows.runs(offset, runs) if records is None else rows.take_with_runs(records, offset, runs)
+    own = np.split(runs, np.cumsum([part.num for part in parts])[:-1])
+    return [Part.at(part.window, part.slot, some, table) for part, some in zip(parts, own, strict=False)]
 
 
 def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool: BufferPool) -> Assembled:

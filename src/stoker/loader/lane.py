@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeAlias
@@ -29,7 +28,7 @@ import numpy as np
 from stoker.loader.fill import Filler
 from stoker.loader.gather import Part, Range
 from stoker.loader.opened import OpenDatasets
-from stoker.loader.window import Window
+from stoker.loader.window import ChunkKey, Window
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
@@ -63,7 +62,7 @@ class Lane:
         self,
         order: MixtureEpoch,
         opened: OpenDatasets,
-        filler: Filler,
+        filler: Filler[ChunkKey],
         *,
         units_in: Callable[[int, int], Units | None],
         stages: Stages,
@@ -74,14 +73,12 @@ class Lane:
         self.order, self._opened, self._filler, self._begins_at = order.few_long_epochs(), opened, filler, begins_at
         self._units_in, self._stages, self._subject_at, self._on_open = units_in, stages, subject_at, on_open
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
-        self._lock = threading.RLock()
-        self._asking = threading.RLock()
+        self._lock, self._asking = threading.RLock(), threading.RLock()
         self._orders: dict[tuple[int, int], tuple[EpochOrder, list[int]]] = {}  # of own epochs, and windows' borders
         self._windows: dict[_Key, Future[Window]] = {}  # asked for, and not passed
         self._used: set[_Key] = set()  # those that somebody needed, so the window behind each was asked for, too
         self._asked: set[_Key] = set()  # windows whose chunks were asked for
-        self._queues: dict[int, deque[tuple[_Key, Future[Window]]]] = {}  # of each data set
-        self._threads: dict[int, threading.Thread] = {}  # that open them, as long as there is a window to open
+        self._openers: dict[int, threading.Thread] = {}  # of each data set's last window; each waits for the one before
         self._is_closed = False
 
     # ------------------------------------------------------------------ what a batch needs
@@ -148,8 +145,8 @@ class Lane:
         Blocks: until windows in the opening are open.
         """
         self.stop()
-        for thread in list(self._threads.values()):
-            thread.join()
+        for opener in list(self._openers.values()):
+            opener.join()
         for window in self._windows.values():
             if window.exception() is None:
                 window.result().close()
@@ -193,13 +190,15 @@ class Lane:
         """Have a window opened, unless it is asked for already. Called with the lock."""
         window = self._windows.get(key)
         if window is None:
-            window = self._windows[key] = Future()
-            which = key[0]
-            self._queues.setdefault(which, deque()).append((key, window))
-            if which not in self._threads and not self._is_closed:
-                thread = threading.Thread(target=self._work, args=(which,), name="stoker-window", daemon=True)
-                self._threads[which] = thread
-                thread.start()
+            window = Future()
+            if not self._is_closed:
+                before = self._openers.get(key[0])
+                work = threading.Thread(
+                    target=self._work, args=(key, window, before), name="stoker-window", daemon=True
+                )
+                work.start()
+                self._openers[key[0]] = work
+            self._windows[key] = window
         return window
 
     def _ask_ahead(self, key: _Key) -> None:
@@ -221,39 +220,36 @@ class Lane:
                 self._asked.add(key)
                 which, epoch, number = key
                 chunks = self._order_of(which, epoch)[0].window_chunks(number)
-                one = self._opened.datasets[which]
-                missing = one.first + one.windows.not_standing(chunks)
-                missing = np.roll(missing, -int(self._begins_at * len(missing)))
-                self._filler.request(missing.tolist(), self._subject(key))
+                one, subject = self._opened.datasets[which], self._subject(key)
+                missing = one.windows.not_standing(chunks)
+                numbers = np.roll(missing, -int(self._begins_at * len(missing))).tolist()
+                subjects = [None if subject is None else (*subject[:3], number) for number in numbers]
+                self._filler.request([(one.builder, number) for number in numbers], subjects)
 
     # ------------------------------------------------------------------ opening them
 
-    def _work(self, which: int) -> None:
-        """Open the windows of a data set that are asked for, one after the other; run by a thread of its own."""
-        while True:
+    def _work(self, key: _Key, asked: Future[Window], before: threading.Thread | None) -> None:
+        """Open a window, behind the one that was asked for before it; run by a thread of its own."""
+        if before is not None:
+            before.join()
+        if asked.done():  # the lane was closed
+            return
+        try:
+            self._ask_for_chunks(key)
+            window = self._open(key)
+        except BaseException as error:  # it belongs to the step that needs this window
             with self._lock:
-                if self._is_closed or not self._queues[which]:
-                    del self._threads[which]
-                    return
-                key, asked = self._queues[which].popleft()
-            try:
-                self._ask_for_chunks(key)
-                window = self._open(key)
-            except BaseException as error:  # it belongs to the step that needs this window
-                with self._lock:
-                    if not asked.done():
-                        asked.set_exception(error)
-                continue
-            with self._lock:
-                is_wanted = not asked.done()
-                if is_wanted:
-                    asked.set_result(window)
-            if is_wanted:
-                # Steps use it from now on: the first batch does not wait for the pages of a whole window.
-                window.settle(lambda: not self._is_closed and self._windows.get(key) is asked)  # noqa: B023  now
-            else:  # the lane was closed
-                window.close()
-            del asked, window  # a window goes when nobody refers to it
+                if not asked.done():
+                    asked.set_exception(error)
+            return
+        with self._lock:
+            if is_wanted := not asked.done():
+                asked.set_result(window)
+        if is_wanted:
+            # Steps use it from now on: the first batch does not wait for the pages of a whole window.
+            window.settle(lambda: not self._is_closed and self._windows.get(key) is asked)
+        else:
+            window.close()
 
     def _open(self, key: _Key) -> Window:
         which, epoch, number = key

@@ -390,19 +390,20 @@ class Loader:
 
     def _settle(self) -> Batches:
         """Return what makes batches. Resolves the ranks, if that was not done before."""
-        self._config.ranks.settle()
-        if self._batches is None:
-            batches = Batches(
-                self._config,
-                self._opened,
-                collator=self._collator,
-                delivery=self._delivery,
-                stages=self._stages,
-                num_units=self._order.num_samples,
-            )
-            self._batches, self._begun.pool = batches, batches.pool
-            self._epochs.prefetch = batches.prefetch if batches.may_begin_early else 0
-        return self._batches
+        with self._begun.lock:  # threads may share a loader, which has one pool to give back
+            self._config.ranks.settle()
+            if self._batches is None:
+                batches = Batches(
+                    self._config,
+                    self._opened,
+                    collator=self._collator,
+                    delivery=self._delivery,
+                    stages=self._stages,
+                    num_units=self._order.num_samples,
+                )
+                self._batches, self._begun.pool = batches, batches.pool
+                self._epochs.prefetch = batches.prefetch if batches.may_begin_early else 0
+            return self._batches
 
     def _known(self) -> tuple[order.RankShare, int]:
         """Return this rank's share and the size of a global batch, as far as they are known now."""

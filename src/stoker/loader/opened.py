@@ -1,11 +1,4 @@
-"""The data sets of a loader, opened, and their chunks: how many samples each has, and how to have one that is missing.
-
-One data set, or those of a mixture. For building, chunks are numbered through all of them:
-
-    data set    web                     code
-    its chunks  0   1   2   3   4       0   1   2
-    here        0   1   2   3   4       5   6   7
-"""
+"""The data sets of a loader, opened, one or those of a mixture, and who builds the chunks that are missing."""
 
 from __future__ import annotations
 
@@ -15,7 +8,6 @@ import shutil
 import tempfile
 import threading
 import time
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -46,7 +38,7 @@ from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filler, chunks_of_part
 from stoker.loader.orders import CountedSet, CountedSets
 from stoker.loader.temporary import OwnedFolder
-from stoker.loader.window import WindowOpener
+from stoker.loader.window import ChunkKey, WindowOpener
 from stoker.metrics.stages import NO_STAGES, Stages
 
 # Of the memory that is free, what a cache in it may take: the model's process needs some, too.
@@ -77,13 +69,12 @@ class OpenDataset(CountedSet):
         builder: Builds what is missing, into a cache; closed with this, as that is.
         spec: What a sample is.
         unit: What the order counts; None for rows. `open_datasets` sets the index.
-        first: Number of its first chunk among those of all data sets.
     """
 
-    def __init__(self, builder: Builder, spec: Spec, unit: SamplingUnit | None, *, first: int) -> None:
+    def __init__(self, builder: Builder, spec: Spec, unit: SamplingUnit | None) -> None:
         super().__init__(builder.catalogue, spec=spec, unit=unit)
-        self.builder, self.first = builder, first
-        self.windows = WindowOpener(builder, spec, first=first)
+        self.builder = builder
+        self.windows = WindowOpener(builder, spec)
         self._estimate()
         self._beside: list[threading.Thread] = []  # that build some chunks already
 
@@ -167,16 +158,11 @@ class OpenDataset(CountedSet):
         """
         filled: list[int] = np.flatnonzero(self.num_samples).tolist()
         counts, num_rows = [np.empty(0, np.int64)], 0
-        filler = Filler(
-            is_there=lambda number: self.builder.has(number - self.first),
-            build=lambda number: self.builder.build(number - self.first),
-            pool=pool_of([self], num_threads),
-            max_ahead=lambda: num_threads if self.windows.is_tight else None,
-        )
+        filler = filler_of([self], num_threads)
         try:
-            filler.request([self.first + chunk for chunk in filled])
+            filler.request([(self.builder, chunk) for chunk in filled])
             for num_done, chunk in enumerate(filled, 1):  # one thread reads: the filler's do what takes time
-                filler.request([self.first + chunk])
+                filler.request([(self.builder, chunk)])
                 with self.windows.chunk(chunk, filler) as opened:
                     counts.append(read_lengths(opened.fd, opened.header, self.windows.spec[field]))
                 num_rows += len(counts[-1])
@@ -218,7 +204,6 @@ class OpenDatasets(CountedSets):
     ) -> None:
         super().__init__(datasets, mixture=mixture, unit=unit)
         self.spec, self._temporary = spec, temporary
-        self._firsts = [one.first for one in datasets]
 
     @property
     def sample_bytes(self) -> float:
@@ -229,19 +214,6 @@ class OpenDatasets(CountedSets):
     def is_tight(self) -> bool:
         """Whether chunks may have to leave the cache again: then none is built long before it is used."""
         return any(one.windows.is_tight for one in self.datasets)
-
-    def is_there(self, number: int) -> bool:
-        """Return whether a chunk is in the cache."""
-        one = self._with(number)
-        return one.builder.has(number - one.first)
-
-    def build(self, number: int) -> bool:
-        """Build a chunk, and what is read in one go with it; False where another process is at it."""
-        one = self._with(number)
-        return one.builder.build(number - one.first)
-
-    def _with(self, number: int) -> OpenDataset:
-        return self.datasets[bisect_right(self._firsts, number) - 1]
 
     def count_uses(self, which: int, chunks: Int64) -> None:
         """Count one use of each chunk of a data set: whether it was there when its window was opened. Shape [K]."""
@@ -268,6 +240,18 @@ def pool_of(datasets: Sequence[OpenDataset], num_threads: int) -> AdaptivePool:
     permits = [one.builder.permits for one in datasets]
     most = max(most for _, most in nums)
     return AdaptivePool(max(num for num, _ in nums), most=most, permits=[] if is_tight else permits)
+
+
+def filler_of(datasets: Sequence[OpenDataset], num_threads: int, stages: Stages | None = None) -> Filler[ChunkKey]:
+    """Return what builds chunks of these that are missing, for `num_threads` cores, and tells `stages` of it."""
+    return Filler(
+        is_there=lambda one: one[0].has(one[1]),
+        build=lambda one: one[0].build(one[1]),
+        pool=pool_of(datasets, num_threads),
+        size_of=lambda one: int(one[0].catalogue.num_samples[one[1]]),
+        max_ahead=lambda: num_threads if any(one.windows.is_tight for one in datasets) else None,
+        stages=stages,
+    )
 
 
 def open_datasets(
@@ -308,7 +292,6 @@ def open_datasets(
                 opened[name] = _open_dataset(
                     one,
                     config,
-                    first=sum(len(other.num_samples) for other in opened.values()),
                     is_temporary=temporary is not None,
                     part=part,
                     on_stage=on_stage,
@@ -325,7 +308,6 @@ def _open_dataset(
     dataset: Dataset,
     config: LoaderConfig,
     *,
-    first: int,
     is_temporary: bool,
     part: tuple[int, int] | None,
     on_stage: Stages,
@@ -355,7 +337,7 @@ def _open_dataset(
                 check_known_nulls(catalogue)
             mine = [] if part is None else [i for i in chunks_of_part(catalogue, *part) if catalogue.num_samples[i]]
             spec = builder.find_spec(mine[0] if mine else None)
-            opened = OpenDataset(builder, spec, unit, first=first)
+            opened = OpenDataset(builder, spec, unit)
             stack.callback(opened.close)
         if unit is not None and part is None:
             unit.check(spec)

@@ -22,6 +22,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -72,6 +73,9 @@ MEMORY_SHARE = 0.125
 MAX_CHUNKS = 16384
 
 _log = logging.getLogger("stoker")
+
+ChunkKey: TypeAlias = tuple[Builder, int]
+"""What a filler knows a chunk by: who builds the chunks of its data set, and its number there."""
 
 
 class WindowLayout:
@@ -150,10 +154,10 @@ class Window(WindowChunks):
 
 
 class WindowOpener:
-    """Opens the windows of a data set, whose first chunk has the number `first` among those that a filler builds."""
+    """Opens the windows of a data set."""
 
-    def __init__(self, builder: Builder, spec: Spec, *, first: int) -> None:
-        self._catalogue, self._store, self._key, self._first = builder.catalogue, builder.store, builder.key, first
+    def __init__(self, builder: Builder, spec: Spec) -> None:
+        self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
         self.spec, self.expected_bytes = spec, 0  # about how much all chunks take
         self._layout = WindowLayout(spec)
         self._memory = WindowMemory()
@@ -190,7 +194,7 @@ class WindowOpener:
         standing = self._standing
         return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
 
-    def open(self, chunks: Int64, filler: Filler) -> Window:
+    def open(self, chunks: Int64, filler: Filler[ChunkKey]) -> Window:
         """Return a window of chunks, in this order, for which the filler has been or will be asked. Shape [K].
 
         Blocks: until all of them are there.
@@ -203,7 +207,7 @@ class WindowOpener:
             maps, places = standing.get(chunks)
         slots = [slot for slot, one in enumerate(maps) if one is None]
         if self.is_tight:
-            filler.request([self._first + numbers[slot] for slot in slots])
+            filler.request([(self._builder, numbers[slot]) for slot in slots])
         for begin in range(0, len(slots), _MAX_HELD):
             some = slots[begin : begin + _MAX_HELD]
             with contextlib.ExitStack() as stack:
@@ -222,7 +226,7 @@ class WindowOpener:
             return self.open(chunks, filler)
         return window
 
-    def chunk(self, number: int, filler: Filler) -> Chunk:
+    def chunk(self, number: int, filler: Filler[ChunkKey]) -> Chunk:
         """Return a chunk once it is there and found sound; the caller closes it.
 
         Raises:
@@ -232,15 +236,15 @@ class WindowOpener:
             # Where chunks may have to leave, the filler counts who has been waited for, and builds no more than these.
             # Elsewhere nearly all are there, and asking costs as much as opening.
             if i or self.is_tight:
-                filler.wait(self._first + number)
+                filler.wait((self._builder, number))
             try:
                 return self._store.open(
-                    self._key(number),
+                    self._builder.key(number),
                     num_samples=int(self._catalogue.num_samples[number]),
                     spec=self.spec,
                 )
             except (KeyError, ChunkCorruptError):  # evicted, or discarded as corrupt: made again from the source
-                filler.request([self._first + number])
+                filler.request([(self._builder, number)])
         raise CacheError(
             f"the chunk of {self._catalogue.fragments[number]} was built {_TRIES} times and never stayed in "
             f"{self._store.path}: check the disk, or give the cache more room",
@@ -254,7 +258,7 @@ class WindowOpener:
             standing.close()
         self._memory.clear()
 
-    def _as_they_come(self, numbers: Sequence[int], filler: Filler) -> Iterator[int]:
+    def _as_they_come(self, numbers: Sequence[int], filler: Filler[ChunkKey]) -> Iterator[int]:
         """Yield chunks that are about to be opened, when they are there or soon will be.
 
         Blocks: until the last of some of them is there, if it was asked for.
@@ -262,7 +266,7 @@ class WindowOpener:
         num_together = 1 if self.is_tight else len(numbers) // _MOST_WAITS
         for i, number in enumerate(numbers):
             if num_together > 1 and i % num_together == 0:
-                filler.wait(self._first + numbers[min(i + num_together, len(numbers)) - 1])
+                filler.wait((self._builder, numbers[min(i + num_together, len(numbers)) - 1]))
             yield number
 
     def _in_memory(self, held: Mapping[int, Chunk], *, is_first: bool) -> list[ChunkMap]:

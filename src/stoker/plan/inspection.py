@@ -27,7 +27,7 @@ from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
 from stoker.loader.orders import CountedSet, UnitsReport, window_chunks
 from stoker.parquet.footers import Footer
-from stoker.plan.known import common_spec, open_known
+from stoker.plan.known import NUM_THREADS, common_spec, open_known
 from stoker.sampling.mixture import mixture_counts
 from stoker.storage.each import for_each
 
@@ -135,7 +135,6 @@ def inspect(
     dataset: Dataset | Mixture,
     *,
     cache: Path | None = None,
-    num_threads: int = 8,
     unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> Inspection:
@@ -144,7 +143,6 @@ def inspect(
     Args:
         dataset: What to look at.
         cache: A cache to look into; one that is not there yet is not made.
-        num_threads: Threads that read footers.
         unit: What the order counts, if not rows: then the columns that decide it are read, too.
         on_count: Told how far that is.
 
@@ -154,8 +152,8 @@ def inspect(
         FieldError: A column that was asked for is not there, or files contradict each other.
         CacheError: The cache cannot be used.
     """
-    known = open_known(dataset, cache=cache, num_threads=num_threads, unit=unit, on_count=on_count)
-    parts = {name: _inspect_set(one, cache, num_threads=num_threads) for name, one in known.named.items()}
+    known = open_known(dataset, cache=cache, unit=unit, on_count=on_count)
+    parts = {name: _inspect_set(one, cache) for name, one in known.named.items()}
     problems = [f"{name}: {one}" if name else one for name, part in parts.items() for one in part.problems]
     num_samples = {
         name: part.num_samples if part.units is None else part.units.num_units for name, part in parts.items()
@@ -184,9 +182,9 @@ def inspect(
     )
 
 
-def _inspect_set(known: CountedSet, cache: Path | None, *, num_threads: int) -> DatasetInspection:
+def _inspect_set(known: CountedSet, cache: Path | None) -> DatasetInspection:
     catalogue, dataset, unit = known.catalogue, known.catalogue.dataset, known.unit
-    source = _overview(catalogue, num_threads)
+    source = _overview(catalogue)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
     spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(catalogue, columns)
     if unit is not None and spec is not None:
@@ -257,7 +255,7 @@ def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
     return int(records.sum() + lists) + header_bytes * len(counts)
 
 
-def _overview(catalogue: Catalogue, num_threads: int) -> SourceOverview:
+def _overview(catalogue: Catalogue) -> SourceOverview:
     """Return what the footers say; they are read from the source only where opening did not keep them.
 
     Raises:
@@ -284,7 +282,7 @@ def _overview(catalogue: Catalogue, num_threads: int) -> SourceOverview:
                 values = _num_values(footer, leaf, is_text=is_text)
                 sums[i, k] += values[values >= 0].sum(), rows[values >= 0].sum()
 
-    for_each(len(groups), work, num_threads=num_threads)
+    for_each(len(groups), work, num_threads=NUM_THREADS)
     every = np.concatenate([np.empty((0, 2), np.int64), *groups])
     return SourceOverview(
         num_files=len(catalogue.files),

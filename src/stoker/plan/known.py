@@ -19,12 +19,14 @@ from stoker.fields.spec import Spec
 from stoker.loader.opened import makes_tokens
 from stoker.loader.orders import CountedSet, CountedSets, Orders
 
+# That read footers, and columns: they wait for the store most of the time.
+NUM_THREADS = 8
+
 
 def open_known(
     dataset: Dataset | Mixture,
     *,
     cache: Path | None,
-    num_threads: int = 8,
     unit: SamplingUnit | None = None,
     on_count: OnCount | None = None,
 ) -> CountedSets:
@@ -33,7 +35,6 @@ def open_known(
     Args:
         dataset: What to open.
         cache: The folder, or None.
-        num_threads: Threads that read footers.
         unit: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
         on_count: Told how far reading these is.
 
@@ -52,14 +53,14 @@ def open_known(
         with naming(name), Store(cache) if cache is not None and is_there else nullcontext() as store:
             folder = None if store is None else store.path
             rule = None if unit is None else unit.rule
-            catalogue = one.open(folder, num_threads=num_threads, runs=rule, on_count=on_count)
+            catalogue = one.open(folder, num_threads=NUM_THREADS, runs=rule, on_count=on_count)
             index = None
             if unit is not None:
                 index = open_index(
                     unit,
                     catalogue,
                     folder=folder,
-                    num_threads=num_threads,
+                    num_threads=NUM_THREADS,
                     on_progress=on_count,
                     token_counts=partial(_refuse, unit) if makes_tokens(unit, one) else None,
                 )

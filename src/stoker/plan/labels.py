@@ -18,6 +18,7 @@ from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.loader.orders import Orders
+from stoker.plan.known import NUM_THREADS
 from stoker.sampling.quality import Quality, quality
 from stoker.sampling.units import Units
 
@@ -45,7 +46,7 @@ class Labels:
     are_values: bool
 
 
-def read_labels(catalogues: Mapping[str, Catalogue], column: str, *, num_threads: int = 8) -> tuple[Labels, ...]:
+def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Labels, ...]:
     """Return the class of every sample by a column's value; data sets have their classes in common.
 
     Up to 64 different values are classes, null is one of them; more numbers, dates or words are cut into 64 ranges of
@@ -54,7 +55,6 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str, *, num_threads
     Args:
         catalogues: Name -> data set; its filter counts, its columns, fields and transform do not.
         column: The column, which all of them have.
-        num_threads: Threads that read it.
 
     Raises:
         FieldError: A data set has no such column, its values cannot be sorted into classes, or they are numbers in one
@@ -84,7 +84,7 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str, *, num_threads
         def take(j: int, table: pa.Table, _: object, found: list[Any] = found) -> None:
             found[j] = (_numbers if True in are_numbers else _words)(comparable(table.column(0)))
 
-        catalogue.read_every(types[name], take, num_threads=num_threads)
+        catalogue.read_every(types[name], take, num_threads=NUM_THREADS)
         together += found
     values = np.concatenate([np.empty(0), *together]) if True in are_numbers else _ranks(together, column)
     codes, are_values = _classes(values)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +44,26 @@ def look_for(
     Blocks: until one chunk is read and decoded, where the cache does not tell how long that takes.
     """
     mirrored = Mirror(mirror).sizes() if mirror else {}
-    store = Store(cache) if is_cache(cache) else None
     missing: list[dict[str, object]] = []
     notes: dict[str, None] = {}
     num_needed = num_mirrored = missing_bytes = 0
     seconds, is_bound = 0.0, False
-    try:
+    with Store(cache) if is_cache(cache) else nullcontext() as store:
         for one, chunks in zip(known.datasets, needed, strict=True):
             # A loader makes sure of its first chunk with samples when it is made, unless that is a part of a fragment.
             first = [i for i in np.flatnonzero(one.num_samples)[:1].tolist() if len(one.catalogue.unit(i)) == 1]
             filled = dict.fromkeys([*first, *chunks[one.num_samples[chunks] > 0].tolist()])
-            absent = [chunk for chunk in filled if not _has(one, store, chunk, substitutes=substitutes)]
+            present = _sizes(store, one.catalogue.key, filled)
+            if store is not None and substitutes:
+                present |= _sizes(store, Substitutes(one.catalogue, store).key, filled.keys() - present)
+            absent = [chunk for chunk in filled if chunk not in present]
             num_needed += len(filled)
             missing += [{"chunk": chunk, "fragment": str(one.catalogue.fragments[chunk])} for chunk in absent]
             built = [chunk for chunk in absent if one.catalogue.key(chunk) not in mirrored]
-            if len(built) < len(absent):
-                num_mirrored += len(absent) - len(built)
+            if num_fetched := len(absent) - len(built):
+                num_mirrored += num_fetched
                 is_bound = True
-                fetched = count_text(len(absent) - len(built), "chunk")
-                notes[f"fetching {fetched} from the mirror comes on top"] = None
+                notes[f"fetching {count_text(num_fetched, 'chunk')} from the mirror comes on top"] = None
             if built:
                 samples_s, told = _noted_rate(one, store, absent) or (_measured_rate(one, built), _AS_READ)
                 num_samples = int(one.num_samples[built].sum())
@@ -69,9 +71,6 @@ def look_for(
                 missing_bytes += round(num_samples * _sample_bytes(one, store))
                 is_bound |= told == _AS_READ
                 notes[told] = None
-    finally:
-        if store is not None:
-            store.close()
     there = cache if cache.exists() else next(parent for parent in cache.absolute().parents if parent.exists())
     return {
         "is_ready": not missing,
@@ -90,22 +89,19 @@ def look_for(
 _AS_READ = "reading and decoding one chunk, as fast in every thread; transform and writing come on top"
 
 
-def _has(known: CountedSet, store: Store | None, chunk: int, *, substitutes: bool) -> bool:
-    if store is None:
-        return False
-    is_there = store.size_of(known.catalogue.key(chunk)) is not None
-    return is_there or (substitutes and store.size_of(Substitutes(known.catalogue, store).key(chunk)) is not None)
+def _sizes(store: Store | None, key: Callable[[int], str], chunks: Iterable[int]) -> dict[int, int]:
+    """Return the bytes of those chunks that a cache has, by the keys they have there."""
+    sizes = {} if store is None else {chunk: store.size_of(key(chunk)) for chunk in chunks}
+    return {chunk: size for chunk, size in sizes.items() if size is not None}
 
 
 def _noted_rate(known: CountedSet, store: Store | None, absent: Sequence[int]) -> tuple[float, str] | None:
     """Return how many samples a second the chunks that are there came, as their files say; None where they do not."""
     written = []
-    for chunk in sorted(set(range(len(known.catalogue))).difference(absent)) if store is not None else ():
-        assert store is not None
-        try:
-            written.append((store.path_of(known.catalogue.key(chunk)).stat().st_mtime, chunk))
-        except OSError:
-            continue
+    for chunk in sorted(set(range(len(known.catalogue))).difference(absent)):
+        with suppress(OSError):
+            if store is not None:
+                written.append((store.path_of(known.catalogue.key(chunk)).stat().st_mtime, chunk))
     written.sort()
     times = np.array([at for at, _ in written])
     pauses = np.flatnonzero(np.diff(times) > _PAUSE_S)
@@ -131,12 +127,8 @@ def _measured_rate(known: CountedSet, built: Sequence[int]) -> float:
 
 def _sample_bytes(known: CountedSet, store: Store | None) -> float:
     """Return about how much a sample takes in the cache: as in the chunks that are there, or as its columns say."""
-    size_bytes = num_samples = 0
-    for chunk in np.flatnonzero(known.num_samples).tolist() if store is not None else ():
-        assert store is not None
-        if (size := store.size_of(known.catalogue.key(chunk))) is not None:
-            size_bytes, num_samples = size_bytes + size, num_samples + int(known.num_samples[chunk])
-    if num_samples:
-        return size_bytes / num_samples
+    sizes = _sizes(store, known.catalogue.key, np.flatnonzero(known.num_samples).tolist())
+    if sizes:
+        return sum(sizes.values()) / int(known.num_samples[[*sizes]].sum())
     spec = spec_known(known)
     return 0.0 if spec is None else float(spec.record_bytes)

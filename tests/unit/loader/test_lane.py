@@ -48,7 +48,7 @@ class FakeSets:
         self.opened = []  # data set, chunks and a weak reference to each window
         self.datasets = [
             SimpleNamespace(
-                first=1000 * which,
+                builder=which,
                 catalogue=SimpleNamespace(fragments=()),
                 windows=SimpleNamespace(open=self._opener(which), not_standing=lambda chunks: chunks),
             )
@@ -63,8 +63,8 @@ class FakeSets:
 
         return opened
 
-    def request(self, numbers, subject=None):
-        self.asked += numbers
+    def request(self, chunks, subjects):
+        self.asked += [number for _, number in chunks]
 
     @property
     def alive(self):
