@@ -193,22 +193,17 @@ class ReadyQueue(Generic[T]):
     def _claim(self) -> range:
         """Return the numbers to make next, none when there is nothing left to do."""
         with self._lock:
-            found = self._claimed()
-        if found is None:
-            with self._waiting(), self._lock:  # the lock inside: whoever is told of the wait may take its time
-                self._num_idle += 1
-                while (found := self._claimed()) is None:
-                    self._taken.wait()
-                self._num_idle -= 1
-        return found
-
-    def _claimed(self) -> range | None:
-        if self._is_done():
-            return range(0)
-        if not (num := self._num_to_make()):
-            return None
-        self._next_to_make += num
-        return range(self._next_to_make - num, self._next_to_make)
+            has_room = self._is_done() or self._num_to_make()
+        # The lock inside: whoever is told of the wait may take its time.
+        with nullcontext() if has_room else self._waiting(), self._lock:
+            self._num_idle += 1
+            while not (self._is_done() or self._num_to_make()):
+                self._taken.wait()
+            self._num_idle -= 1
+            first = self._next_to_make
+            if not self._is_done():
+                self._next_to_make += self._num_to_make()
+            return range(first, self._next_to_make)
 
     def _num_to_make(self) -> int:
         """Return how many to make at a time, as many as are ahead already, within what is left; 0 without room."""

@@ -6,7 +6,7 @@ step ─► positions ─► (chunk, row of the chunk) ─► file, row group, r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, overload
@@ -108,9 +108,6 @@ class Explanation(Sequence[SourceRow]):
             is_padding=bool(self.is_padding[i]),
             dataset=None if self.whose is None else self.names[int(self.whose[i])],
         )
-
-    def __iter__(self) -> Iterator[SourceRow]:
-        return (self[i] for i in range(len(self)))
 
     def __str__(self) -> str:
         """Return it for people: a line for each run of rows that lie side by side, the first of many."""

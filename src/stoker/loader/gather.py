@@ -159,7 +159,7 @@ class Assembled(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes gathered."""
-        lists = sum([one.offsets.nbytes + one.values.nbytes for one in self.ragged.values()])
+        lists = sum([int(one.offsets.nbytes + one.values.nbytes) for one in self.ragged.values()])
         return self.records.nbytes + lists + sum([one.rows.size_bytes + int(one.index.nbytes) for one in self.shared])
 
 

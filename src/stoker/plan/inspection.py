@@ -16,7 +16,7 @@ from stoker.cache.folder import is_cache
 from stoker.cache.format import PAGE_BYTES
 from stoker.cache.store import Store
 from stoker.cache.write import prepare_chunk
-from stoker.columns import ColumnAnswer, plan_spec, plan_table
+from stoker.columns import ColumnAnswer, plan_table
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
@@ -27,7 +27,7 @@ from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
 from stoker.loader.orders import CountedSet, UnitsReport, window_chunks
 from stoker.parquet.footers import Footer
-from stoker.plan.known import NUM_THREADS, common_spec, open_known
+from stoker.plan.known import NUM_THREADS, common_spec, open_known, spec_known
 from stoker.sampling.mixture import mixture_counts
 from stoker.storage.each import for_each
 
@@ -186,7 +186,7 @@ def _inspect_set(known: CountedSet, cache: Path | None) -> DatasetInspection:
     catalogue, dataset, unit = known.catalogue, known.catalogue.dataset, known.unit
     source = _overview(catalogue)
     columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
-    spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(catalogue, columns)
+    spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(known, columns)
     if unit is not None and spec is not None:
         unit.check(spec)
     sample_bytes = size_bytes = window = None
@@ -220,15 +220,15 @@ def _num_present(cache: Path, catalogue: Catalogue) -> int:
         return sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
 
 
-def _planned(catalogue: Catalogue, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec | None, tuple[str, ...]]:
+def _planned(known: CountedSet, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec | None, tuple[str, ...]]:
     """Return what a sample is without a transform, and why a loader would refuse it."""
     refused = tuple(answer.problem for answer in columns if answer.problem is not None)
     if refused:
         return None, refused
     try:
-        spec = plan_spec(catalogue.schema, catalogue.dataset.fields, catalogue.dataset.deduplicate)
-        if catalogue.dataset.filter is None:
-            check_known_nulls(catalogue)
+        spec = spec_known(known)
+        if known.catalogue.dataset.filter is None:
+            check_known_nulls(known.catalogue)
     except FieldError as error:
         return None, (str(error),)
     return spec, ()
