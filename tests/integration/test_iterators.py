@@ -137,6 +137,34 @@ def test_threads_that_share_an_iterator_get_each_batch_once_and_all_come_to_the_
             assert loader.state_dict()["epoch"] == epoch + 1
 
 
+@pytest.mark.parametrize("prefetch", [None, 0])
+def test_where_a_loader_stands_only_goes_forward_for_threads_that_ask_while_another_takes_batches(folder, prefetch):
+    with loader_of(folder, batch_size=3, shuffle=True, prefetch=prefetch) as loader:
+        begin, is_over, lengths, told = threading.Barrier(4), threading.Event(), [], []
+
+        def ask():
+            begin.wait(timeout=60)
+            lengths.append(len(loader))  # all at once, and perhaps the first to need its ranks
+            found = []
+            while not is_over.is_set():
+                state, stats = loader.state_dict(), loader.stats()
+                found.append((state["epoch"], state["num_consumed"], stats.num_steps))
+            told.append(found)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        begin.wait(timeout=60)
+        seen = [sorted(ids_of(loader)) for _ in range(2)]
+        is_over.set()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert seen == [list(range(NUM_ROWS))] * 2
+        assert lengths == [NUM_ROWS // 3] * 3
+        assert len(told) == 3
+        assert all(found == sorted(found) for found in told)
+
+
 # ---------------------------------------------------------------------- epochs without steps
 
 

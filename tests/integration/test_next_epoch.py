@@ -184,14 +184,14 @@ def test_an_epoch_that_cannot_begin_says_so_when_it_is_asked_for(dataset, expect
     with loader_of(dataset) as loader:
         for ids in expected[:2]:
             assert ids_of(loader) == ids
-        lanes = loader._order.lanes_of_epoch
+        lanes = loader._orders.order.lanes_of_epoch
 
         def fails_at_3(epoch):
             if epoch == 3:
                 raise MemoryError("no memory for another epoch")
             return lanes(epoch)
 
-        monkeypatch.setattr(loader._order, "lanes_of_epoch", fails_at_3)
+        monkeypatch.setattr(loader._orders.order, "lanes_of_epoch", fails_at_3)
         assert ids_of(loader) == expected[2]
         with pytest.raises(MemoryError, match="another epoch"):
             next(iter(loader))

@@ -176,7 +176,7 @@ def test_a_row_that_an_epoch_does_not_use_is_found_in_none_of_its_steps(place):
             for use in (loader.find("books/part-0.parquet", 0, row, epoch=0) for row in range(33))
         )  # fmt: skip
         assert counts[True] > 0
-        assert counts[False] == loader._order.counts[2]
+        assert counts[False] == loader._orders.order.counts[2]
         with pytest.raises(ValueError, match=r"part-0.parquet' is a file of 3 data sets .*web, code, books"):
             loader.find("part-0.parquet", 0, 0)
         with pytest.raises(ValueError, match=r"no data set of the mixture has this row:\n  web: .*\n  code: "):

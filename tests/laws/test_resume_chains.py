@@ -96,7 +96,7 @@ def test_five_resumes_on_other_ranks_and_batch_sizes_keep_every_lanes_order(
             assume(False)
         with loader:
             assume(len(loader))
-            sizes = loader._order.lane_sizes
+            sizes = loader._orders.order.lane_sizes
             uncut = Lanes(sizes)
             for epoch in range(NUM_EPOCHS):
                 for batch in loader:

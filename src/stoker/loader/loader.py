@@ -153,7 +153,6 @@ class Loader:
             self._orders = Orders(
                 self._opened, shuffle=config.shuffle, seed=config.seed, window=window, lanes=config.lanes
             )
-            self._order = self._orders.order
             self._batches: Batches | None = None  # once the ranks are known
             self._resume = self._orders.resume(takes_window=config.window is None)
             self._epochs = Epochs(self._resume.beginning)
@@ -250,12 +249,11 @@ class Loader:
         except ValueError as error:  # no step of this data set begins there
             raise ResumeError(
                 f"the saved position is not sound: no step begins behind {saved.num_consumed:,} of the "
-                f"{self._order.num_samples:,} samples of an epoch ({error})",
+                f"{self._orders.order.num_samples:,} samples of an epoch ({error})",
                 saved=saved.num_consumed,
-                current=self._order.num_samples,
+                current=self._orders.order.num_samples,
             ) from error
         self._orders = self._orders.going_on(saved)
-        self._order = self._orders.order
         self._epochs.go_to(start, told=saved)
 
     @property
@@ -399,7 +397,7 @@ class Loader:
                     collator=self._collator,
                     delivery=self._delivery,
                     stages=self._stages,
-                    num_units=self._order.num_samples,
+                    num_units=self._orders.order.num_samples,
                 )
                 self._batches, self._begun.pool = batches, batches.pool
                 self._epochs.prefetch = batches.prefetch if batches.may_begin_early else 0
