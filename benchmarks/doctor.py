@@ -124,6 +124,7 @@ def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify
 def _find(case: Case, folder: Path) -> Finding:
     result = examine_case(case, folder)
     verified = [path for path in result.numbers.paths if path.came_s is not None]
+    open_ends = "".join(f", {fix.key} not run once more" for fix in result.fixes if fix.came_s is None)
     is_named = case.stages <= set(result.stages)
     mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.stages)}"
     promised = [" to ".join(dict.fromkeys(f"{rate_s:,.0f}" for rate_s in path.promised)) for path in verified]
@@ -136,7 +137,8 @@ def _find(case: Case, folder: Path) -> Finding:
         is_named=is_named,
         errors=[abs(path.error) for path in verified],
         num_ranges=sum(path.promised[0] < path.promised[1] for path in verified),
-        remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({result.sure}); {tried or 'nothing to mend'}",
+        remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({result.sure}); {tried or 'nothing to mend'}"
+        + open_ends,
     )
 
 

@@ -66,7 +66,7 @@ _GRACE = 0.15
 # Runs are no longer, for several short ones say more than a long one: the median of three is right where one of them
 # was disturbed.
 _MOST_S = 4.0
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
+_LEAST_ROUNDS, _MOST_ROUNDS, _LASTS = 3, 8, 3
 # A step that keeps more of a core busy shares it with the loader.
 _SHARES = 0.4
 # Many threads that together give less than so many times what one gives hold each other up, unless other processes take
@@ -248,32 +248,37 @@ class _Examination:
             for way in ways.more():
                 self._try(way)
         for num_rounds in range(1, _MOST_ROUNDS):
-            for way in self._again(num_rounds)[:: (-1) ** num_rounds]:
-                self._try(way)
+            for way, seconds in self._again(num_rounds)[:: (-1) ** num_rounds]:
+                self._try(way, seconds)
 
-    def _again(self, num_rounds: int) -> list[Way]:
-        """Return the paths whose next run may change something: promised fixes first, then the cheapest."""
-        seconds, judged = self._seconds, (self._today, RAM, SHARED)
-        fixes = [fix.key for fix in DoctorResult(self._numbers()).fixes]
+    def _again(self, num_rounds: int) -> list[tuple[Way, float]]:
+        """Return the paths whose next run may change something, and its seconds: promised fixes first, then the cheap.
+
+        The last of the least rounds is longer for what is promised: a pace that does not last is no promise.
+        """
+        judged, fixes = (self._today, RAM, SHARED), [fix.key for fix in DoctorResult(self._numbers()).fixes]
+
+        def seconds_of(way: Way) -> float:
+            return self._seconds * (_LASTS if way.key in fixes and len(way.runs) == _LEAST_ROUNDS - 1 else 1)
 
         def order(way: Way) -> tuple[bool, bool, float]:
-            return way.key not in fixes, way.key not in judged, way.takes_s(seconds)
+            return way.key not in fixes, way.key not in judged, way.takes_s(seconds_of(way))
 
         left_s = self.budget.left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
         if num_rounds < _LEAST_ROUNDS:  # nobody should rely on what came once
             left_s = max(left_s, _GRACE / 2 * self._settings.budget_s)
-        chosen = set[str]()
+        chosen = dict[str, float]()
         for way in sorted(self._tried.values(), key=order):
             is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > SETTLED)
-            if is_open and way.takes_s(seconds) <= left_s:
-                left_s -= way.takes_s(seconds)
-                chosen.add(way.key)
-        return [way for key, way in self._tried.items() if key in chosen]
+            if is_open and (takes_s := way.takes_s(seconds_of(way))) <= left_s:
+                left_s -= takes_s
+                chosen[way.key] = seconds_of(way)
+        return [(way, chosen[key]) for key, way in self._tried.items() if key in chosen]
 
-    def _try(self, way: Way) -> None:
+    def _try(self, way: Way, seconds: float | None = None) -> None:
         """Run a path once more, unless the time that is left is too little for it."""
         self._tried[way.key] = way
-        step, seconds, is_first = self._settings.step, self._seconds, not way.runs
+        step, seconds, is_first = self._settings.step, seconds or self._seconds, not way.runs
         is_needed = is_first and way.key in (self._today, RAM, SHARED, TENSORS)  # without which there is nothing to say
         if is_first:
             takes_s, left_s = way.takes_s(seconds, self._tried.get(self._today)), self.budget.left_s()
@@ -308,17 +313,23 @@ class _Examination:
         return step is not None and not step.is_given and run.cores_used > _SHARES * (1 - run.others)
 
     def _verify(self) -> None:
-        """Run the best fixes once more, some times in turn, as far as there is time."""
+        """Run the best fixes once more, some times in turn, as far as there is time and others leave the cores."""
         budget_s = self._settings.budget_s
         ways = [self._tried[fix.key] for fix in DoctorResult(self._numbers()).fixes[: self._settings.verify]]
         seconds = max(LEAST_S, min(2 * _MOST_S, _VERIFY * budget_s / max(1, _CHECKS * len(ways))))
-        for way in (way for i in range(_CHECKS) for way in ways[:: (-1) ** i]):
-            if way.takes_s(seconds) > max(self.budget.left_s(), 0.0 if way.came else _GRACE * budget_s):
+        for way in (way for i in range(2 * _CHECKS) for way in ways[:: (-1) ** i]):
+            num = len(way.comparable[1])
+            if num == _CHECKS or way.takes_s(seconds) > max(self.budget.left_s(), 0.0 if num else _GRACE * budget_s):
                 continue
             self.budget.say(f"verifying: {way.name}")
             run = way.run(seconds)
             if run.samples_s > 0:
-                way.came.append(run.samples_s)
+                way.came.append(run)
+        self._notes += [
+            f"{way.name} could not be verified: other processes took more of the processors meanwhile than before."
+            for way in ways
+            if way.came and not way.comparable[1]
+        ]
 
     # ------------------------------------------------------------------ the numbers
 
@@ -354,7 +365,8 @@ class _Examination:
             yield StageResult(key="fetch", supply_s=max([network_s, *came_s]))
 
     def _path(self, way: Way) -> PathResult:
-        runs, data, last, disk_s = way.runs, self._data, way.runs[-1], None
+        (runs, came), data, disk_s = way.comparable, self._data, None
+        last = runs[-1]
         if way.sample_bytes and way.sample_bytes * data.num_samples >= _STAYS * self._free_bytes:
             disk_s = self._ceilings["disk_read"] / way.sample_bytes
         kept_bytes = {TENSORS: data.tensor_bytes, ARROW: data.arrow_bytes}.get(way.key, 0.0)
@@ -375,5 +387,5 @@ class _Examination:
             others=statistics.fmean(run.others for run in runs),
             disk_s=disk_s,
             disk_bytes=kept_bytes * data.num_samples,
-            came_s=statistics.median(way.came) if way.came else None,
+            came_s=statistics.median(run.samples_s for run in came) if came else None,
         )

@@ -56,6 +56,8 @@ _MORE_THREADS, _LARGER_TIMES = 4, 4
 _MUCH = 0.25
 # Batches of Arrow rows that a run of it makes at least.
 _LEAST_ARROW = 6
+# Runs in which other processes took more of the cores than this beyond what they always take are not compared.
+_MORE_TAKEN = 0.1
 # Batches that a cold turn has at least: what comes of fewer may be a part of what was built.
 _TURN_BATCHES = 2
 
@@ -76,7 +78,7 @@ class Way:
         times_today: This path's likely overhead beyond its given seconds, in multiples of that of today's path; 0 where
             the two have nothing in common.
         runs: Results of its runs.
-        came: Samples/s of the runs that verify it at the end.
+        came: Results of the runs that verify it at the end.
         beyond_s: The least overhead of a run beyond the seconds that it was given; None before the first run.
     """
 
@@ -90,8 +92,15 @@ class Way:
     least_s: float = 0.0
     times_today: float = 0.0
     runs: list[PathRun] = field(default_factory=list)
-    came: list[float] = field(default_factory=list)
+    came: list[PathRun] = field(default_factory=list)
     beyond_s: float | None = None
+
+    @property
+    def comparable(self) -> tuple[list[PathRun], list[PathRun]]:
+        """Runs, and those that verify them, in which other processes took hardly more of the cores than in the best."""
+        most = min(run.others for run in self.runs) + _MORE_TAKEN
+        runs, came = ([run for run in each if run.others <= most] for each in (self.runs, self.came))
+        return runs, came
 
     def takes_s(self, seconds: float, today: Way | None = None) -> float:
         """Return about how long one more run takes; before the first run, judged by those of today's path."""

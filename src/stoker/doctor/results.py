@@ -54,7 +54,7 @@ BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 # Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
 _LEAST_DOUBT, _ALONE = 0.01, 0.15
 SETTLED = 0.025
-"""A rate that is in more doubt than this is no figure to promise: it is promised to lie within twice its doubt."""
+"""A rate that is in more doubt than this is no figure to promise: a range is promised in its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +138,10 @@ class PathResult(PathRun):
     @property
     def promised(self) -> tuple[float, float]:
         """From and to how many samples/s are to be expected of it: one figure where its repeats agree."""
-        reach = min(0.9, 2 * self.doubt) if self.doubt > SETTLED and not self.is_disk_bound else 0.0
-        return self.rate_s * (1 - reach), self.rate_s * (1 + reach)
+        if self.doubt <= SETTLED or self.is_disk_bound:
+            return self.rate_s, self.rate_s
+        beyond = min(0.9, self.doubt - self.spread / 2)  # what a few repeats have not shown
+        return min(self.rates) * (1 - beyond), max(self.rates) * (1 + beyond)
 
     @property
     def error(self) -> float:

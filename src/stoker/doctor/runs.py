@@ -26,6 +26,8 @@ SETTLES = 0.5
 _FIRST = 6
 # A loop that waited for less of its time than this was not limited by its batches.
 _HARDLY = 0.05
+# Nor does so many times what builders give come for long, however few they are.
+_FAR_MORE = 2.0
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
 # A run lasts for so many turns of the builders, but for no more than so many times its seconds.
@@ -183,11 +185,11 @@ def run_loader(
         before = loader.stats()
         taken = take(batches, step=step, seconds=seconds, num_samples=_TURNS * turn_samples)
         stats = loader.stats()
-    if not taken[0].rates:  # the epoch ended
-        taken = settled
-    elif trace is None or stats.num_built > before.num_built:
+    run, num_taken, waits = taken if taken[0].rates else settled  # where the epoch ended
+    if taken[0].rates and trace is not None and stats.num_built == before.num_built:
+        waits = [*settled[2], *waits]  # all that came lay ready: what builders gave before tells what can come
+    elif taken[0].rates:
         stats = stats.since(before)
-    run, num_taken, waits = taken
     num_built = stats.num_built * mean_chunk
     num_of = dict.fromkeys(BUILD_STAGES, num_built)
     spent = {
@@ -201,19 +203,19 @@ def run_loader(
         for thread, spans in trace.spans().items()
         if thread.startswith("stoker-build-")
     ]
-    num_builders, at_work, in_waits = builders_at_work(builds, waits)
-    run = replace(run, num_builders=num_builders, build_share=in_waits / num_builders)
+    num_builders, at_work, share = builders_at_work(builds, waits)
+    run = replace(run, num_builders=num_builders, build_share=share)
     # A loop that has seen hardly more than what lay ready does not tell what can come: no more than what builders give
-    # while any of them builds.
+    # while any of them builds. One that waits tells it, unless it came to the end of all that is built.
     most_s = at_work * num_built / busy_s
-    if run.stall >= _HARDLY or not 0 < most_s < run.samples_s:
+    if not 0 < most_s * (1 if run.stall < _HARDLY else _FAR_MORE) < run.samples_s:
         return run
     rates = tuple(rate * most_s / run.samples_s for rate in run.rates)
     return replace(run, rates=rates, stall=max(run.stall, 1 - most_s / run.samples_s))
 
 
 def builders_at_work(builds: Sequence[Times], waits: Times) -> tuple[int, float, float]:
-    """Return how many threads build, how many of them at once while any does, and how many while the loop waits.
+    """Return how many threads build at last, how many do while any does, and what share of all while the loop waits.
 
         builds   ████▏███▏████····    two threads, and when the loop waits for a batch
                  ███▏██▏·· ·······
@@ -235,7 +237,8 @@ def builders_at_work(builds: Sequence[Times], waits: Times) -> tuple[int, float,
     moments, waited = np.ravel(waits), np.cumsum([(b - a) * side for a, b in waits for side in (0, 1)])
     waiting = np.diff(np.interp(np.reshape(inside, (-1, 2)), moments, waited), axis=1)
     at_work = sum(b - a for a, b in inside) / any_s if any_s else 0.0
-    return num, at_work, min(float(num), float(waiting.sum()) / max(1e-9, float(waited[-1])))
+    num_seen = max(1, sum(any(a < ended_s and b > begun_s for a, b in thread) for thread in builds))
+    return num, at_work, float(waiting.sum()) / max(1e-9, num_seen * float(waited[-1]))
 
 
 @contextmanager

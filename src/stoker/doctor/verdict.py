@@ -165,7 +165,7 @@ class DoctorResult:
             return () if self.kind == "unknown" else (MODEL,)
         could_feed = self._could_feed is not None
         first = UNKNOWN if could_feed else self.cause_of(self.today)
-        if self.busy is not None and (self.busy >= NEARLY or self._fed_chance > 1 - LIKELY):
+        if self.busy is not None and self.busy >= NEARLY:
             return first, MODEL
         if could_feed or self.demand_s is None or self.today.key != SOURCE:
             return (first,)
@@ -448,7 +448,8 @@ class DoctorResult:
             lead = f"The model is the limit ({self.sure}), and there is nothing to gain from the data path"
             if supply is None or supply.rate_s < 1.05 * demand_s:
                 busy = share_text(today.rate_s / demand_s)
-                return f"{lead}: the step runs {busy} of the time, though the loader could give hardly more."
+                though = "" if supply is None else ", though the loader could give hardly more"
+                return f"{lead}: the step runs {busy} of the time{though}."
             times, eats = factor_text(supply.rate_s / demand_s), rate_text(demand_s)
             return f"{lead}: the loader could feed {times} times the {eats} samples/s that the step eats."
         name, reason = STAGE_NAMES[self.stages[0]], self._why(self.stages[0])

@@ -124,12 +124,12 @@ def test_a_run_always_ends_in_time_and_never_forgets_what_is_steady(times, longe
 
 def test_builders_that_have_nothing_to_do_while_the_loop_waits_are_seen():
     many = [[(float(i), i + 1.0) for i in range(10)] for _ in range(4)]
-    assert builders_at_work(many, [(0.0, 5.0), (6.0, 10.0)]) == (4, 4.0, 4.0)
+    assert builders_at_work(many, [(0.0, 5.0), (6.0, 10.0)]) == (4, 4.0, 1.0)
     one_huge = [[(0.0, 1.0), (1.0, 9.0)], [(0.0, 1.0), (9.0, 10.0)], [(0.0, 1.0), (9.0, 10.0)]]
-    num, at_work, in_waits = builders_at_work(one_huge, [(0.0, 0.0), (2.0, 8.0), (9.5, 10.0)])
+    num, at_work, share = builders_at_work(one_huge, [(0.0, 0.0), (2.0, 8.0), (9.5, 10.0)])
     assert num == 3
     assert at_work == pytest.approx((9 + 2 + 2) / 10)
-    assert in_waits == pytest.approx((6 + 2 * 0.5) / 6.5)
+    assert share == pytest.approx((6 + 2 * 0.5) / (3 * 6.5))
     # Nobody builds while a loop that has all it wants does not wait: what they gave while they did is what can come.
     assert builders_at_work([[(0.0, 1.0)], [(0.0, 1.0)]], [(0.0, 0.0), (10.0, 10.0)]) == (1, 2.0, 0.0)
 
