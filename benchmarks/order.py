@@ -25,9 +25,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Answer, sized
 from stoker import Dataset, Loader
+from stoker._native import permute
 from stoker.cli import main as stoker_command
 from stoker.demo.data import DemoData
-from stoker.sampling import Order, permute
+from stoker.sampling import Order
 from stoker.sampling.mixture import MixtureOrder
 
 BATCH_SIZE = 4096
@@ -145,7 +146,7 @@ def _ns_an_index(locate: Callable[[np.ndarray], object], size: int) -> float:
 
 
 def _permuting(size: int) -> Callable[[np.ndarray], object]:
-    return lambda at: permute(at, size=size, key=7)
+    return lambda at: permute(at, 0, size, 7, np.empty_like(at))
 
 
 def _seconds(work: Callable[[], object]) -> float:

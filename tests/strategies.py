@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from stoker import _native
 from stoker.sampling.contents import Contents
 from stoker.sampling.mixture import MixtureOrder
 from stoker.testing import example_table, write_example
@@ -19,6 +20,25 @@ def alone(order) -> MixtureOrder:
     """Return the order of a data set that stands alone, as a loader has it."""
     settings = {name: getattr(order, name) for name in ("shuffle", "seed", "window", "lanes")}
     return MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
+
+
+def lanes_of(order, epoch: int) -> list:
+    """Return the order of each lane in one epoch."""
+    return [order.epoch(epoch, lane=lane) for lane in range(order.lanes)]
+
+
+def permute(index, *, size: int, key: int) -> np.ndarray:
+    """Return where each position lands after shuffling `size` things."""
+    moved = np.empty(len(index), np.int64)
+    _native.permute(np.ascontiguousarray(index, np.int64), 0, size, key, moved)
+    return moved
+
+
+def unpermute(places, *, size: int, key: int) -> np.ndarray:
+    """Return which position landed at each place: the inverse of `permute`."""
+    moved = np.empty(len(places), np.int64)
+    _native.unpermute(np.ascontiguousarray(places, np.int64), 0, size, key, moved)
+    return moved
 
 
 def arrays_in(field) -> list:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
+from tests.oracles.order_page import page
 from tests.strategies import NOTHING
 
 from stoker.sampling import Order, Position, RankShare, Steps
@@ -19,16 +19,6 @@ from stoker.sampling.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "mixture.json").read_text())["mixtures"]
-
-
-@pytest.fixture(scope="module")
-def specification():
-    """The programs of docs/reference/order.md, run."""
-    names = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "order.md").read_text(), re.DOTALL)
-    for beginning in ("import hashlib", "from fractions"):
-        exec(next(block for block in blocks if block.startswith(beginning)), names)
-    return names
 
 
 def _sizes(golden):
@@ -316,29 +306,19 @@ def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
         assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
 
 
-@settings(max_examples=20)
-@given(order=mixtures_that_are_possible(max_lanes=1, max_samples=200))
-def test_the_program_in_the_documentation_gives_the_same_samples(order, specification):
-    order_sizes = {
+@settings(max_examples=40)
+@given(order=mixtures_that_are_possible(max_lanes=4, max_samples=60), epoch=st.integers(0, 3))
+def test_the_program_in_the_documentation_gives_the_same_samples(order, epoch):
+    sizes = {
         name: np.diff(component.chunk_starts).tolist()
         for name, component in zip(order.names, order.components, strict=True)
     }
-    for shares in (None, [Fraction(i + 2, 3) for i in range(len(order_sizes))]):
-        for until in ("first", "last"):
-            if shares and not all(component.num_samples for component in order.components):
-                continue
-            try:
-                mixed = MixtureOrder(
-                    list(order_sizes.values()), names=order.names, weights=shares, until=until, shuffle=True,
-                    seed=order.seed, window=order.window,
-                )  # fmt: skip
-            except ValueError:
-                continue
-            for epoch in (0, 2):
-                got = [(order.names[d], chunk, row) for d, chunk, row in _all(mixed.epoch(epoch))]
-                assert got == specification["mixture_order"](
-                    order_sizes, weights=shares, until=until, seed=order.seed, epoch=epoch, window=order.window
-                )
+    for lane in range(order.lanes):
+        got = [(order.names[d], chunk, row) for d, chunk, row in _all(order.epoch(epoch, lane=lane))]
+        assert got == page.mixture_order(
+            sizes, weights=order.weights, until=order.until, seed=order.seed, epoch=epoch, window=order.window,
+            shuffle=order.shuffle, lanes=order.lanes, lane=lane,
+        )  # fmt: skip
 
 
 def positions_of(lane, component, chunk, row):

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.oracles import permutation as oracle
-from tests.strategies import alone
+from tests.strategies import alone, permute, unpermute
 
 from stoker import _native
 from stoker.hashing import order_key
 from stoker.loader.gather import Part
-from stoker.sampling import Order, permute, unpermute
+from stoker.sampling import Order
 from stoker.sampling.quality import quality
 
 keys = st.integers(0, 2**64 - 1)
@@ -208,32 +208,3 @@ def test_seed_1_epoch_1_is_not_seed_2_epoch_0():
     chunk_1, row_1 = Order([50] * 40, shuffle=True, seed=1, window=4).epoch(1).locate(np.arange(2000))
     chunk_2, row_2 = Order([50] * 40, shuffle=True, seed=2, window=4).epoch(0).locate(np.arange(2000))
     assert np.count_nonzero((chunk_1 == chunk_2) & (row_1 == row_2)) < 20
-
-
-def test_read_only_and_strided_indices_of_any_integer_type_are_taken():
-    expected = permute(np.arange(0, 2000, 2), size=5000, key=3)
-    frozen = np.arange(0, 2000, 2)
-    frozen.setflags(write=False)
-    assert np.array_equal(permute(frozen, size=5000, key=3), expected)
-    assert np.array_equal(permute(np.arange(2000)[::2], size=5000, key=3), expected)
-    assert np.array_equal(permute(np.arange(0, 2000, 2, dtype=np.uint16), size=5000, key=3), expected)
-    assert np.array_equal(permute([], size=0, key=3), [])
-
-
-@pytest.mark.parametrize("index", [[-1], [5], [0, 10**18]])
-def test_an_index_outside_is_refused(index):
-    with pytest.raises(ValueError, match="outside"):
-        permute(index, size=5, key=0)
-
-
-@pytest.mark.parametrize(("size", "key"), [(-1, 0), (2**62 + 1, 0), (5, -1), (5, 2**64)])
-def test_a_size_or_key_out_of_range_is_refused(size, key):
-    with pytest.raises(ValueError, match="must"):
-        permute([0], size=size, key=key)
-
-
-def test_an_index_that_is_no_integer_is_refused():
-    with pytest.raises(TypeError, match="integers"):
-        permute([0.5], size=5, key=0)
-    with pytest.raises(ValueError, match="one dimension"):
-        permute([[0]], size=5, key=0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.strategies import NOTHING, alone
+from tests.strategies import NOTHING, alone, lanes_of
 
 from stoker.loader.gather import Part
 from stoker.sampling import Order, Position, RankShare, Steps
@@ -62,7 +62,7 @@ def _fixed_order(order):
 @given(order=orders(), epoch=st.integers(0, 3))
 def test_the_lanes_together_hold_every_sample_once_and_no_empty_chunk(order, epoch):
     found = []
-    lanes = order.lanes_of_epoch(epoch)
+    lanes = lanes_of(order, epoch)
     for lane in lanes:
         positions = np.arange(lane.num_samples)
         chunk, row = lane.locate(positions)
@@ -88,7 +88,7 @@ def test_an_epoch_is_a_function_of_its_arguments_alone(order):
     again = Order(
         np.diff(order.chunk_starts), shuffle=order.shuffle, seed=order.seed, window=order.window, lanes=order.lanes
     )
-    for one, other in zip(order.lanes_of_epoch(2), again.lanes_of_epoch(2), strict=True):
+    for one, other in zip(lanes_of(order, 2), lanes_of(again, 2), strict=True):
         positions = np.arange(one.num_samples)
         assert np.array_equal(one.locate(positions), other.locate(positions))
         assert np.array_equal(one.locate(positions[::-1])[1], one.locate(positions)[1][::-1])
@@ -208,7 +208,7 @@ def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_order(ord
         state = json.dumps(position.to_json())
     uncut = [
         list(zip(*(a.tolist() for a in lane.locate(np.arange(lane.num_samples))), strict=True))
-        for lane in order.lanes_of_epoch(0)
+        for lane in lanes_of(order, 0)
     ]
     assert delivered == uncut
     if order.num_samples:
@@ -245,7 +245,7 @@ def test_empty_chunks_take_no_place_however_many(num_chunks):
 def test_a_data_set_without_samples_has_no_steps_and_no_windows():
     for counts in ([], [0, 0]):
         order = Order(counts, shuffle=True, seed=0, window=None, lanes=3)
-        assert [lane.num_windows for lane in order.lanes_of_epoch(0)] == [0, 0, 0]
+        assert [lane.num_windows for lane in lanes_of(order, 0)] == [0, 0, 0]
         for remainder in ("keep", "drop", "pad"):
             assert Steps(lane_sizes=order.lane_sizes, global_batch_size=6, remainder=remainder).num_steps == 0
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracles.draws import BLOCK_ROWS, rows_of_chunk
+from tests.oracles.order_page import BLOCK_ROWS, page
 
 from stoker.dataset.kept import Index
 from stoker.dataset.units.count import cumulate
@@ -22,15 +22,16 @@ weights = st.lists(
 ).filter(any)
 
 
-def drawn(cumulated, chunk_starts, *, seed=0, epoch=0):
+def drawn(values, chunk_starts, *, seed=0, epoch=0):
+    cumulated = cumulate(np.asarray(values, dtype=np.float64))
     index = Index(row_starts=np.asarray(chunk_starts), arrays={"cumulated": cumulated})
     draws = Draws(index, seed=seed, epoch=epoch)
-    counts = np.zeros(len(cumulated) - 1, dtype=np.int64)
-    for chunk, num in enumerate(draws.num_units.tolist()):
-        row, _ = draws.rows(np.full(num, chunk), np.arange(num))
-        if len(cumulated) < 100:
-            starts = [int(start) for start in chunk_starts]
-            assert row.tolist() == rows_of_chunk(cumulated.tolist(), starts, chunk, seed=seed, epoch=epoch)
+    rows = [draws.rows(np.full(num, chunk), np.arange(num))[0] for chunk, num in enumerate(draws.num_units.tolist())]
+    if len(values) < 100:
+        expected = page.draws(list(map(float, values)), np.diff(chunk_starts).tolist(), seed=seed, epoch=epoch)
+        assert [row.tolist() for row in rows] == expected
+    counts = np.zeros(len(values), dtype=np.int64)
+    for chunk, row in enumerate(rows):
         assert ((row >= 0) & (row < chunk_starts[chunk + 1] - chunk_starts[chunk])).all()
         assert (np.diff(row // BLOCK_ROWS) >= 0).all(), "draws of a chunk go through it once, block after block"
         np.add.at(counts, row + chunk_starts[chunk], 1)
@@ -43,7 +44,7 @@ def test_a_sample_is_drawn_the_floor_or_the_ceiling_of_its_share(values, cuts, s
     assert cumulated[0] == 0
     assert 2**60 - len(values) <= cumulated[-1] <= 2**62 + len(values)
     num = len(values)
-    counts = drawn(cumulated, [0, *sorted(min(cut, num) for cut in cuts), num], seed=seed, epoch=epoch)
+    counts = drawn(values, [0, *sorted(min(cut, num) for cut in cuts), num], seed=seed, epoch=epoch)
     assert counts.sum() == num
     total = int(cumulated[-1])
     for count, weight in zip(counts.tolist(), np.diff(cumulated).tolist(), strict=True):
@@ -53,7 +54,7 @@ def test_a_sample_is_drawn_the_floor_or_the_ceiling_of_its_share(values, cuts, s
 
 @given(values=st.lists(st.integers(0, 1000), min_size=1, max_size=50).filter(any))
 def test_whole_numbers_are_in_exact_proportion(values):
-    counts = drawn(cumulate(np.array(values, dtype=np.float64)), [0, len(values)])
+    counts = drawn(values, [0, len(values)])
     for count, weight in zip(counts.tolist(), values, strict=True):
         share = Fraction(len(values) * weight, sum(values))
         assert floor(share) <= count <= ceil(share)
@@ -62,10 +63,9 @@ def test_whole_numbers_are_in_exact_proportion(values):
 def test_over_many_epochs_every_sample_gets_its_share():
     rng = np.random.default_rng(3)
     values = rng.gamma(0.5, size=400)
-    cumulated = cumulate(values)
     share = 400 * values / values.sum()
     epochs = 2000
-    total = sum(drawn(cumulated, [0, 100, 100, 400], epoch=epoch) for epoch in range(epochs))
+    total = sum(drawn(values, [0, 100, 100, 400], epoch=epoch) for epoch in range(epochs))
     variance = epochs * (share % 1) * (1 - share % 1)  # of one draw more or less than the floor
     chi_square = ((total - epochs * share) ** 2 / variance).mean()
     assert 0.7 < chi_square < 1.3
@@ -74,7 +74,7 @@ def test_over_many_epochs_every_sample_gets_its_share():
 
 def test_equal_weights_draw_every_sample_once():
     for epoch in range(20):
-        assert (drawn(cumulate(np.full(97, 0.1)), [0, 40, 97], epoch=epoch) == 1).all()
+        assert (drawn(np.full(97, 0.1), [0, 40, 97], epoch=epoch) == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_weights_that_recur_do_not_fall_in_step_with_the_draws(weights):
     values = np.tile(np.array(weights, dtype=np.float64), 1000)
     share = len(weights) * np.array(weights) / sum(weights)
     for epoch in range(8):
-        counts = drawn(cumulate(values), [0, len(values) // 3, len(values)], epoch=epoch).reshape(1000, -1).sum(axis=0)
+        counts = drawn(values, [0, len(values) // 3, len(values)], epoch=epoch).reshape(1000, -1).sum(axis=0)
         # A row has the floor or the ceiling of its share: the variance of a coin, were rows independent. Those of a
         # block are not quite, as its rows still share one comb.
         deviation = np.sqrt(1000 * (share % 1) * (1 - share % 1))

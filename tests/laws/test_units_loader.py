@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.units_data import chunks_of, cut_rows, datasets, groups, windows, write
-from tests.oracles.draws import BLOCK_ROWS
+from tests.oracles.order_page import BLOCK_ROWS
 
 import stoker
 from stoker import Ragged

@@ -268,7 +268,6 @@ def find_all(orders: Orders, steps: Steps, row: tuple[str, int, int], *, epoch: 
             units = orders.units_in(which, own_epoch)
             unit = np.array([chunk_row], dtype=np.int64) if units is None else units.units_of(chunk, chunk_row)
             own = of_lane.component_epoch(which, own_epoch)
-            unit = unit[own.holds(np.full_like(unit, chunk), unit)]
             for place in own.positions_of(np.full_like(unit, chunk), unit).tolist():
                 at = of_lane.position_of(which, own_epoch, place)
                 used = None if at is None else steps.use_of(at, lane=lane, world_size=world_size)

@@ -254,7 +254,7 @@ class Orders:
         """Return what saved states are checked against; see `Resume`."""
         beginning = Position(
             datasets=tuple(one.contents for one in self.opened.datasets),
-            mixing=self.opened.mixing,
+            mixture=self.opened.mixing,
             units=ROWS if self.unit is None else self.unit.identity,
             **self._settings | {"window": self.order.window},
         )
@@ -264,7 +264,7 @@ class Orders:
     def going_on(self, position: Position) -> Orders:
         """Return the orders that a position belongs to: these, or with another window, or an epoch that has grown."""
         mine = self._under_way
-        if position.mixing is None:
+        if position.mixture is None:
             is_mine = not position.has_grown
             if mine is not None and mine.epoch == position.epoch:
                 is_mine = mine.datasets == position.datasets

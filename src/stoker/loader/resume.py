@@ -6,12 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-
 from stoker.errors import ResumeError
 from stoker.sampling.contents import Comparison, Contents, OpenFiles, compare
 from stoker.sampling.mixture import Leg
-from stoker.sampling.position import Mixing, Position
+from stoker.sampling.position import Mixing, Position, to_json
 
 _IN_LANES = "a mixture in several lanes cannot go on with other weights or files: make it with lanes=1, or as it was"
 
@@ -49,24 +47,26 @@ class Resume:
         if self.takes_window:
             settings.pop("window", None)
         mixing = self._mixing_differences(saved, allowed)
-        names, names_now = (("",) if one.mixing is None else one.mixing.names for one in (saved, now))
+        names, names_now = (("",) if one.mixture is None else one.mixture.names for one in (saved, now))
         pairs = [(which, name, names.index(name)) for which, name in enumerate(names_now) if name in names]
-        known = (self._is_same(which, saved.datasets[number]) for which, _, number in pairs)
-        is_same = saved.mixing == now.mixing and all(known)
-        if now.mixing is not None and not is_same and not settings and not mixing:
+        compared = [
+            compare(saved.datasets[number], now.datasets[which], self.files[which]) for which, _, number in pairs
+        ]
+        is_same = saved.mixture == now.mixture and all(found is not None and found.is_same for found in compared)
+        if now.mixture is not None and not is_same and not settings and not mixing:
             leg = _leg(saved, now)
         datasets, others = [*now.datasets], list[str]()
         is_beginning, may_go_on = not saved.num_consumed, False
-        for which, name, number in pairs:
+        for (which, name, number), found in zip(pairs, compared, strict=True):
             before = saved.datasets[number]
             if leg is not None:
                 is_beginning = not leg.streams[which][1]
                 if saved.leg is None or saved.leg.streams[number][0] != leg.streams[which][0]:
                     before = before.whole()  # the epoch of its own to which files were added is over
-            datasets[which], lines, may = self._compared(which, before, is_beginning, grows="files" in allowed)
+            datasets[which], lines, may = _after(before, datasets[which], found, is_beginning, grows="files" in allowed)
             others += [f"{line} in {name!r}" for line in lines] if name else lines
             may_go_on = may_go_on or may
-        if not is_same and not mixing and not settings and now.mixing is not None and now.lanes > 1 and allowed:
+        if not is_same and not mixing and not settings and now.mixture is not None and now.lanes > 1 and allowed:
             others.append(_IN_LANES)
         if settings or mixing or others:
             words: set[Allowed] = {"files"} if may_go_on else set()
@@ -92,53 +92,9 @@ class Resume:
             leg=leg,
         )
 
-    def _compared(
-        self, which: int, before: Contents, is_beginning: bool, *, grows: bool
-    ) -> tuple[Contents, list[str], bool]:
-        """Return what a data set is after a state: as it is, or with the segments of the epoch under way.
-
-        Args:
-            which: Number of the data set.
-            before: What the state says of it.
-            is_beginning: Whether no sample of the epoch came before the state was saved.
-            grows: Whether files may differ.
-
-        Returns:
-            What it is; why that is no position of this order, in words; whether `allow={"files"}` would let it go on.
-        """
-        now, files = self.beginning.datasets[which], self.files[which]
-        if before.fingerprint == now.fingerprint:
-            return now.grown(before, np.arange(now.num_files)), [], False
-        found = compare(before, files)
-        filters: list[str] = []
-        if before.filter != now.filter:
-            filters = [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
-        draws = [] if before.draws == now.draws else ["the weights of the draws are others"]
-        if found is not None and found.is_same:
-            return now.grown(before, found.place), [*filters, *draws], False
-        lines = _file_differences(before, now, found)
-        if grows and is_beginning:
-            return now, filters, False
-        if now.draws is not None:
-            told = "draws by weight from other files are other draws until the epoch is over"
-            lines = [f"{line} ({told})" for line in lines]
-        elif found is not None and found.only_grew:
-            return (now.grown(before, found.place), filters, False) if grows else (now, [*filters, *lines], True)
-        elif grows:
-            lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
-        return now, [*filters, *draws, *lines], False
-
-    def _is_same(self, which: int, before: Contents) -> bool:
-        """Return whether a data set has the files that a state knows, as they were."""
-        now = self.beginning.datasets[which]
-        if before.fingerprint == now.fingerprint:
-            return True
-        found = compare(before, self.files[which])
-        return found is not None and found.is_same
-
     def _mixing_differences(self, saved: Position, allowed: set[Allowed]) -> list[str]:
         """Return how the mixture differs from the saved one in what may not differ, in words."""
-        before, now = saved.mixing, self.beginning.mixing
+        before, now = saved.mixture, self.beginning.mixture
         if before is None or now is None:
             kinds = [f"a mixture of {', '.join(one.names)}" if one else "one data set" for one in (before, now)]
             return [] if before == now else [f"it was of {kinds[0]} and is of {kinds[1]}"]
@@ -155,22 +111,56 @@ class Resume:
         return found
 
 
+def _after(
+    before: Contents, now: Contents, found: Comparison | None, is_beginning: bool, *, grows: bool
+) -> tuple[Contents, list[str], bool]:
+    """Return what a data set is after a state: as it is, or with the segments of the epoch under way.
+
+    Args:
+        before: What the state says of it.
+        now: What it is.
+        found: How their files differ.
+        is_beginning: Whether no sample of the epoch came before the state was saved.
+        grows: Whether files may differ.
+
+    Returns:
+        What it is; why that is no position of this order, in words; whether `allow={"files"}` would let it go on.
+    """
+    filters: list[str] = []
+    if before.filter != now.filter:
+        filters = [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
+    draws = [] if before.draws == now.draws else ["the weights of the draws are others"]
+    if found is not None and found.is_same:
+        return now.grown(before, found.place), [*filters, *draws], False
+    lines = _file_differences(before, now, found)
+    if grows and is_beginning:
+        return now, filters, False
+    if now.draws is not None:
+        told = "draws by weight from other files are other draws until the epoch is over"
+        lines = [f"{line} ({told})" for line in lines]
+    elif found is not None and found.only_grew:
+        return (now.grown(before, found.place), filters, False) if grows else (now, [*filters, *lines], True)
+    elif grows:
+        lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
+    return now, [*filters, *draws, *lines], False
+
+
 def _leg(saved: Position, now: Position) -> Leg | None:
     """Return where a mixture goes on that differs from the saved one, in its weights or its files."""
-    assert saved.mixing is not None
-    assert now.mixing is not None
+    assert saved.mixture is not None
+    assert now.mixture is not None
     if now.lanes > 1:  # refused, unless it is the same but for the folder that names are told below
         return saved.leg
     try:
-        epoch = saved.mixture().epoch(saved.epoch)
+        epoch = saved.mixture_order().epoch(saved.epoch)
         given = epoch.given_before(saved.num_consumed)
         streams = epoch.streams_at(saved.num_consumed)
     except ValueError as error:
         raise ResumeError(f"the saved position is not sound: {error}", saved=saved.to_json(), current=None) from error
     if saved.leg is not None and saved.leg.epoch == saved.epoch:
         given = tuple(before + more for before, more in zip(saved.leg.given, given, strict=True))
-    names = {name: number for number, name in enumerate(saved.mixing.names)}
-    here = [names.get(name) for name in now.mixing.names]  # a data set that comes new begins its first epoch
+    names = {name: number for number, name in enumerate(saved.mixture.names)}
+    here = [names.get(name) for name in now.mixture.names]  # a data set that comes new begins its first epoch
     return Leg(
         epoch=saved.epoch,
         start=saved.num_consumed,
@@ -217,6 +207,6 @@ def _weights(mixing: Mixing) -> str:
 
 def _told(position: Position) -> dict[str, object]:
     told: dict[str, object] = {"fingerprint": position.fingerprint}
-    if position.mixing is not None:
-        told["mixture"] = position.mixing.to_json()
+    if position.mixture is not None:
+        told["mixture"] = to_json(position.mixture)
     return told

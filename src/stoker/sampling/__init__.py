@@ -1,6 +1,6 @@
 """Which samples, in which step: pure arithmetic on integers; no disk, clock, thread or random module.
 
-epoch      a shuffle without a table; chunks, windows and lanes: which sample stands at which position
+epoch      chunks, windows and lanes: which sample stands at which position
 steps      which positions, and which samples, a rank takes in a step
 mixture    several data sets as one order, mixed by weights
 units      which rows groups, windows, packed rows and draws by weight stand for
@@ -8,7 +8,7 @@ quality    how well an order mixes
 position   all that must be saved to go on, and contents, what it tells of the files
 """
 
-from stoker.sampling.epoch import EpochOrder, Order, permute, unpermute
+from stoker.sampling.epoch import EpochOrder, Order
 from stoker.sampling.position import Position
 from stoker.sampling.steps import RankShare, Remainder, Slice, Steps
 
@@ -20,6 +20,4 @@ __all__ = [
     "Remainder",
     "Slice",
     "Steps",
-    "permute",
-    "unpermute",
 ]

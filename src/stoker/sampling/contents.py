@@ -12,10 +12,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,41 +24,11 @@ from stoker.hashing import fingerprint
 from stoker.words import count_text, some_of
 
 _NAME_BYTES, _LAYOUT_BYTES = 5, 3
-_LAYOUT_BITS = 8 * _LAYOUT_BYTES
+_LAYOUT_BITS = np.uint64(8 * _LAYOUT_BYTES)
 # Above that a state says how many files there are, but not which: 11 letters a file are 1.1 MB.
 MAX_FILES = 100_000
 # Names of files that a message shows.
 _NUM_SHOWN = 3
-
-Kinds: TypeAlias = Mapping[str, tuple[type, ...]]
-_KINDS: Kinds = {
-    "fingerprint": (str,),
-    "filter": (str, type(None)),
-    "draws": (str, type(None)),
-    "num_files": (int,),
-    "num_samples": (int,),
-    "files": (str, type(None)),
-    "segments": (str, type(None)),
-    "segment_sizes": (list, tuple),
-}
-
-
-def checked_values(data: object, kinds: Kinds, what: str) -> Mapping[str, Any]:
-    """Return what a state holds of something, if it has these names and values of these types; a bool is no number.
-
-    Raises:
-        ValueError: It has others.
-    """
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{what} is told by {', '.join(kinds)}")
-    differ = [f"{name} of {what} is missing" for name in sorted(kinds.keys() - data.keys())]
-    differ += [f"{name} of {what} is not known" for name in sorted(data.keys() - kinds.keys())]
-    if differ:
-        raise ValueError(", ".join(differ))
-    for name, kind in sorted(kinds.items()):
-        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and bool not in kind):
-            raise ValueError(f"{name} of {what} is {data[name]!r}")
-    return data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +56,18 @@ class Contents:
     segments: str | None = None
     segment_sizes: tuple[int, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON can write it: about 11 bytes a file."""
-        return self.__dict__ | {"segment_sizes": [*self.segment_sizes]}
-
-    @classmethod
-    def from_json(cls, data: object) -> Contents:
-        """Return what `to_json` wrote.
+    def check(self) -> None:
+        """Raise where what was read from a state contradicts itself.
 
         Raises:
-            ValueError: It was written by something else.
+            ValueError: It does.
         """
-        values = checked_values(data, _KINDS, "a data set")
-        found = cls(**{**values, "segment_sizes": tuple(values["segment_sizes"])})
-        if not all(type(size) is int and size >= 0 for size in found.segment_sizes):
-            raise ValueError(f"segment_sizes of a data set is {values['segment_sizes']!r}")
-        num_files = found.num_files if found.files is None else len(_entries_of(found.files))
-        last = int(found.file_segments.max(initial=0)) + 1
-        is_sound = num_files == found.num_files == len(found.file_segments) and (num_files or not found.num_samples)
-        if not is_sound or (found.segments is None) != (not found.segment_sizes) or last != len(found.sizes):
+        num_files = self.num_files if self.files is None else len(_entries_of(self.files))
+        segments, sizes = self.file_segments, self.sizes
+        is_told = (self.segments is None) == (not self.segment_sizes) and int(segments.max(initial=0)) + 1 == len(sizes)
+        is_sound = num_files == self.num_files == len(segments) and (num_files or not self.num_samples)
+        if not (is_told and is_sound and min(sizes) >= 0):
             raise ValueError("num_files, files and segments of a data set do not go together")
-        return found
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -236,9 +196,7 @@ class Comparison:
 
     def differences(self) -> list[str]:
         """Return what differs, in words."""
-        found = []
-        if self.added:
-            found.append(f"{count_text(len(self.added), 'file')} more: {some_of(self.added, _NUM_SHOWN)}")
+        found = [f"{count_text(len(self.added), 'file')} more: {some_of(self.added, _NUM_SHOWN)}"] if self.added else []
         if self.num_gone:
             found.append(f"{count_text(self.num_gone, 'file')} fewer")
         if self.changed:
@@ -246,23 +204,23 @@ class Comparison:
                 f"{count_text(len(self.changed), 'file')} cut into chunks of other numbers of samples, because of "
                 f"other rows, row groups, columns or chunk_size: {some_of(self.changed, _NUM_SHOWN)}"
             )
-        if not self.is_in_order:
-            found.append("the files stand in another order")
-        return found
+        return found if self.is_in_order else [*found, "the files stand in another order"]
 
 
-def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
+def compare(saved: Contents, now: Contents, files: OpenFiles) -> Comparison | None:
     """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
+    if saved.fingerprint == now.fingerprint:
+        return Comparison(place=np.arange(now.num_files), added=(), changed=(), num_gone=0, is_in_order=True)
     if saved.files is None:
         return None
-    known, shift = _entries_of(saved.files), np.uint64(_LAYOUT_BITS)
-    names = (known >> shift).tolist()
-    by_name = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
+    known, entries = _entries_of(saved.files), files.entries
+    by_name: dict[int, int] = {}
+    for number, name in enumerate((known >> _LAYOUT_BITS).tolist()):
+        by_name.setdefault(name, number)
 
     def places(entries: UInt64) -> Int64:
-        return np.array([by_name.get(name, -1) for name in (entries >> shift).tolist()], np.int64)
+        return np.array([by_name.get(name, -1) for name in (entries >> _LAYOUT_BITS).tolist()], np.int64)
 
-    entries = files.entries
     place = places(entries)
     if (place < 0).all():  # told below another root, perhaps
         for inside, others in files.entries_below():
@@ -270,29 +228,23 @@ def compare(saved: Contents, files: OpenFiles) -> Comparison | None:
             if (found >= 0).sum() > (place >= 0).sum():
                 place, entries = np.full_like(place, -1), np.zeros_like(entries)
                 place[inside], entries[inside] = found, others
-    is_known = place >= 0
-    is_changed = is_known.copy()
-    is_changed[is_known] = known[place[is_known]] != entries[is_known]
+    there = np.flatnonzero(place >= 0)
     return Comparison(
         place=place,
-        added=tuple(files.names[i] for i in np.flatnonzero(~is_known)),
-        changed=tuple(files.names[i] for i in np.flatnonzero(is_changed)),
-        num_gone=len(known) - len(np.unique(place[is_known])),
-        is_in_order=bool((np.diff(place[is_known]) > 0).all()),
+        added=tuple(files.names[i] for i in np.flatnonzero(place < 0)),
+        changed=tuple(files.names[i] for i in there[known[place[there]] != entries[there]]),
+        num_gone=len(known) - len(np.unique(place[there])),
+        is_in_order=bool((np.diff(place[there]) > 0).all()),
     )
 
 
 def _entries(names: Sequence[str], layouts: UInt64) -> UInt64:
     hashes = np.array([_hashed(name.encode("utf-8", "surrogateescape"), _NAME_BYTES) for name in names], np.uint64)
-    return hashes << np.uint64(_LAYOUT_BITS) | layouts
+    return hashes << _LAYOUT_BITS | layouts
 
 
 def _entries_of(text: str) -> UInt64:
-    """Return the entries that a state holds. Shape [F].
-
-    Raises:
-        ValueError: It holds something else.
-    """
+    """Return the entries that a state holds. Shape [F]."""
     content = _decoded(text)
     if len(content) % (_NAME_BYTES + _LAYOUT_BYTES):
         raise ValueError(f"the list of files has not {_NAME_BYTES + _LAYOUT_BYTES} bytes a file")

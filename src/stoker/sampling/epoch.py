@@ -1,5 +1,8 @@
 """Which sample stands at which position of an epoch: chunks permuted, cut into windows, samples permuted inside each.
 
+The permutation is a bijection computed on the fly: no table, constant memory, the same on every machine. Its
+specification is in docs/reference/order.md.
+
 fixed order   chunk 0 │ chunk 1 │ chunk 2 │ chunk 3 │ chunk 4        path, then fragment: never changes
                   ╲ permuted by key "chunks" ╱
 slots         chunk 3 │ chunk 0 │ chunk 4 │ chunk 2 │ chunk 1        whole chunks, one epoch's order
@@ -11,17 +14,15 @@ positions     0 1 2 3 ...        │ window_starts[1] ...              what a st
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker._native import WindowOrder
-from stoker._native import permute as _permute
-from stoker._native import unpermute as _unpermute
+from stoker._native import WindowOrder, permute, unpermute
 from stoker.arguments import integer
-from stoker.fields.offsets import Bools, Int64, offsets_of
+from stoker.fields.offsets import Int64, offsets_of
 from stoker.hashing import order_key
 
 # With more, the domain that a permutation walks, up to twice as large, would not fit a signed 64-bit index.
@@ -48,56 +49,6 @@ def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int = MAX_SIZE, name
         if low < start or high >= stop:
             raise ValueError(f"{name} {low if low < start else high} lies outside [{start}, {stop})")
     return np.ascontiguousarray(values)
-
-
-def permute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
-    """Return where each position lands after shuffling `size` things.
-
-    A bijection on [0, size) computed on the fly: no table, constant memory, the same on every machine and with every
-    version of NumPy. Up to 256 things are shuffled by Fisher and Yates, more by 8 Feistel rounds on the next power of
-    two, which are repeated while the value is >= size.
-
-    Args:
-        index: Positions, each in [0, size). Shape [B].
-        size: How many things are shuffled.
-        key: Which shuffle: an unsigned 64-bit integer from `stoker.hashing.order_key`.
-
-    Returns:
-        A new int64 array. Shape [B].
-
-    Raises:
-        ValueError: An index is outside [0, size), or size or key is out of range.
-
-    Source:
-        Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002: cycle walking.
-        docs/reference/order.md has the whole construction with examples.
-
-    Examples:
-        >>> permute([0, 1, 2, 3, 4], size=5, key=7)
-        array([3, 4, 2, 0, 1])
-    """
-    return _moved(_permute, index, size, key)
-
-
-def unpermute(index: npt.ArrayLike, *, size: int, key: int) -> Int64:
-    """Return which position landed at each place: the inverse of `permute`, with its arguments and errors.
-
-    Examples:
-        >>> unpermute(permute([0, 1, 2], size=1000, key=7), size=1000, key=7)
-        array([0, 1, 2])
-    """
-    return _moved(_unpermute, index, size, key)
-
-
-def _moved(move: Callable[[Int64, int, int, int, Int64], object], index: npt.ArrayLike, size: int, key: int) -> Int64:
-    if not 0 <= size <= MAX_SIZE:
-        raise ValueError(f"size must lie in [0, 2**62], got {size}")
-    if not 0 <= key < 1 << 64:
-        raise ValueError(f"key must be an unsigned 64-bit integer, got {key}")
-    checked = as_index(index, stop=size, name="index")
-    moved = np.empty_like(checked)
-    move(checked, 0, size, key, moved)
-    return moved
 
 
 class Order:
@@ -219,10 +170,6 @@ class Order:
         """
         return EpochOrder(self, epoch=epoch, lane=lane, num_epochs=num_epochs)
 
-    def lanes_of_epoch(self, epoch: int) -> tuple[EpochOrder, ...]:
-        """Return the orders of all lanes in one epoch, lane 0 first."""
-        return tuple(self.epoch(epoch, lane=lane) for lane in range(self.lanes))
-
 
 def checked_place(epoch: int, lane: int, lanes: int) -> tuple[int, int]:
     """Return an epoch and a lane as integers.
@@ -279,10 +226,10 @@ class EpochOrder:
         of_slot, window_slots, before = np.empty_like(held), [np.zeros(1, dtype=np.int64)], 0
         for segment, (chunks, _, _) in enumerate(segments):
             inside = np.arange(chunks.size, dtype=np.int64)
-            places = inside
+            places = inside.copy()
             if self._shuffle:
                 key = self._key(f"segment:{segment}:chunks" if segment else "chunks", self.epoch)
-                places = permute(inside, size=chunks.size, key=key)
+                permute(inside, 0, chunks.size, key, places)
             of_slot[before + places] = before + inside
             num_windows = min(chunks.size, 1 if order.window is None else -(-chunks.size // order.window))
             window_slots.append(before + np.arange(1, num_windows + 1) * chunks.size // max(num_windows, 1))
@@ -340,60 +287,31 @@ class EpochOrder:
         positions = as_index(positions, stop=self.num_samples, name="position")
         chunk, row = np.empty_like(positions), np.empty_like(positions)
         for window, members in self._by_window(self.window_starts, positions):
-            slot, row[members] = _located(self.tables(window), positions[members])
-            chunk[members] = self.window_chunks(window)[slot]
+            slot, found = np.empty_like(members), np.empty_like(members)
+            self.tables(window).locate(positions[members], slot, found)
+            chunk[members], row[members] = self.window_chunks(window)[slot], found
         return chunk, row
 
-    def holds(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Bools:
-        """Return which samples are in this lane, by chunk and row. Shape [B] each."""
-        return self._found(chunk, row)[2]
-
     def positions_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
-        """Return where in this lane and epoch samples stand: the inverse of `locate`.
+        """Return where in this lane and epoch samples stand, of those that it holds: the inverse of `locate`.
 
         Args:
             chunk: Chunks, in fixed order. Shape [B].
             row: Rows in those chunks. Shape [B].
-
-        Returns:
-            Positions of this lane. Shape [B].
-
-        Raises:
-            ValueError: A sample is not one of this lane (see `holds`).
         """
-        slot, place, is_held = self._found(chunk, row)
-        if not is_held.all():
-            at = int(np.argmin(is_held))
-            raise ValueError(f"lane {self.lane} does not hold chunk {np.ravel(chunk)[at]} row {np.ravel(row)[at]}")
-        if not self._shuffle:
-            return place
-        positions = np.empty_like(place)
-        for window, members in self._by_window(self._window_slots, slot):
-            start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
-            found = place[members]
-            _unpermute(found, start, stop - start, self._key(f"window:{window}", self.epoch), found)
-            positions[members] = found
-        return positions
-
-    @cached_property
-    def _by_chunk(self) -> tuple[Int64, Int64]:
-        """The lane's chunks in fixed order, and the slot of each."""
-        slots = np.argsort(self._slot_chunks, kind="stable")
-        return self._slot_chunks[slots], slots
-
-    def _found(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> tuple[Int64, Int64, Bools]:
-        """Return the slot of each sample, its place among the lane's slots, and whether it is there. Shape [B] each."""
         chunk, row = as_index(chunk, name="chunk"), as_index(row, name="row")
-        if chunk.shape != row.shape:
-            raise ValueError(f"chunk has {chunk.size} entries and row {row.size}")
-        chunks, slots = self._by_chunk
-        if not chunks.size:
-            return chunk, row, np.zeros(chunk.shape, dtype=np.bool_)
-        at = np.minimum(np.searchsorted(chunks, chunk), chunks.size - 1)
-        slot = slots[at]
-        place = row - self._row_shifts[slot]
+        by_chunk, is_here = np.argsort(self._slot_chunks), np.isin(chunk, self._slot_chunks)
+        slot = by_chunk[np.searchsorted(self._slot_chunks, chunk[is_here], sorter=by_chunk)]
+        place = row[is_here] - self._row_shifts[slot]
         inside = place - self._slot_starts[slot]
-        return slot, place, (chunks[at] == chunk) & (inside >= 0) & (inside < self._slot_counts[slot])
+        is_held = (inside >= 0) & (inside < self._slot_counts[slot])
+        slot, place = slot[is_held], place[is_held]
+        for window, members in self._by_window(self._window_slots, slot) if self._shuffle else ():
+            start, stop = self.window_starts[window : window + 2].tolist()
+            found = place[members]
+            unpermute(found, start, stop - start, self._key(f"window:{window}", self.epoch), found)
+            place[members] = found
+        return place
 
     def _key(self, purpose: str, epoch: int) -> int:
         return order_key(seed=self._seed, epoch=epoch, purpose=self._purpose + purpose)
@@ -410,9 +328,3 @@ class EpochOrder:
         by_window = np.argsort(window, kind="stable")
         found, begins = np.unique(window[by_window], return_index=True)
         return list(zip(found.tolist(), np.split(by_window, begins[1:]), strict=False))
-
-
-def _located(window: WindowOrder, positions: Int64) -> tuple[Int64, Int64]:
-    slot, row = np.empty_like(positions), np.empty_like(positions)
-    window.locate(positions, slot, row)
-    return slot, row

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -58,7 +59,8 @@ class ComponentRange(NamedTuple):
     stop: int
 
 
-class Leg(NamedTuple):
+@dataclass(frozen=True)
+class Leg:
     """Where in an epoch a mixture goes on with other weights, or over other files. `MixtureOrder` decides the rest.
 
     The rest of the epoch takes what is left of each component by the new weights, until the first one, or the last
@@ -69,12 +71,19 @@ class Leg(NamedTuple):
         start: Positions of it that came before.
         given: How many of them each component gave.
         streams: Of each component, its own epoch and the position there that comes next.
+
+    Raises:
+        ValueError: A number is negative.
     """
 
     epoch: int
     start: int
     given: tuple[int, ...]
     streams: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if min(self.epoch, self.start, *self.given, *(number for stream in self.streams for number in stream)) < 0:
+            raise ValueError(f"leg has a negative number: {self}")
 
 
 ChunksIn = Callable[[int, int], tuple[npt.ArrayLike | None, npt.ArrayLike | None]]
@@ -200,8 +209,8 @@ class MixtureOrder:
         if not len(self.names) == len(num_samples) == len(set(self.names)) or not self.names:
             raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
         self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), window, lanes, int(seed)
-        alone = [self._component(counts, name) for name, counts in zip(self.names, num_samples, strict=True)]
-        self._weights, self._until = weights, until
+        alone = [self._component(counts, component) for component, counts in enumerate(num_samples)]
+        self.weights, self.until = weights, until
         self.leg: Leg | None = None
         self._chunks_in: ChunksIn | None = None
         self.counts = mixture_counts(
@@ -228,11 +237,11 @@ class MixtureOrder:
                     f"among {lanes} lanes: use fewer lanes, or leave it out"
                 )
 
-    def _component(self, num_samples: npt.ArrayLike, name: str, segments: npt.ArrayLike | None = None) -> Order:
+    def _component(self, num_samples: npt.ArrayLike, component: int, segments: npt.ArrayLike | None = None) -> Order:
         return Order(
             num_samples,
             shuffle=self.shuffle,
-            seed=self.seed if self.is_alone else component_seed(self.seed, name),
+            seed=self.seed if self.is_alone else component_seed(self.seed, self.names[component]),
             window=self.window,
             lanes=self.lanes,
             segments=segments,
@@ -254,13 +263,18 @@ class MixtureOrder:
             if self.lanes > 1:
                 raise ValueError("a mixture in lanes cannot go on from another one")
             left = [max(one.num_samples - gave, 0) for one, gave in zip(self.components, leg.given, strict=True)]
-            other.rest = tuple(left) if self._weights is None else _counts(left, self._weights, self._until)
+            other.rest = tuple(left) if self.weights is None else _counts(left, self.weights, self.until)
         return other
 
     @property
     def lane_sizes(self) -> tuple[int, ...]:
         """Samples of each lane in an epoch; they differ by one at most."""
         return tuple(sum(counts) for counts in self.lane_counts)
+
+    @property
+    def has_other_chunks(self) -> bool:
+        """Whether a component may have other chunks in some of its own epochs."""
+        return self._chunks_in is not None
 
     @property
     def num_samples(self) -> int:
@@ -275,23 +289,26 @@ class MixtureOrder:
             return (self.leg.start + sum(self.rest),)
         return self.lane_sizes
 
-    def counts_in(self, epoch: int, lane: int) -> tuple[int, ...]:
-        """Return how many samples each component gives to a lane in an epoch, from the leg on in the leg's epoch."""
-        if self.is_alone:
-            return (self.lane_sizes_in(epoch)[lane],)
-        return self.rest if self.leg is not None and self.leg.epoch == epoch else self.lane_counts[lane]
+    def streams_in(self, epoch: int, lane: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return of a lane's streams: what comes again and again, what an epoch takes of it, and what it took before.
 
-    def begins_in(self, epoch: int, lane: int) -> tuple[int, ...]:
-        """Return how many samples each component's stream has given when an epoch, or the leg in it, begins."""
-        sizes = [component.lane_sizes[lane] for component in self.components]
+        Returns:
+            Samples of an own epoch of each component.
+            How many samples it gives to the epoch, or to the leg in it.
+            How many it has given when that begins.
+        """
+        if self.is_alone:  # whose lanes may be of other sizes in an epoch that files were added to
+            size = self.lane_sizes_in(epoch)[lane]
+            return (size,), (size,), (epoch * size,)
+        sizes = tuple(component.lane_sizes[lane] for component in self.components)
         counts, leg = self.lane_counts[lane], self.leg
         if leg is None or epoch < leg.epoch:
-            return tuple(epoch * count for count in counts)
-        begins = [own * size + place for (own, place), size in zip(leg.streams, sizes, strict=True)]
-        if epoch > leg.epoch:
-            more = zip(begins, self.rest, counts, strict=True)
-            begins = [begin + rest + (epoch - leg.epoch - 1) * count for begin, rest, count in more]
-        return tuple(begins)
+            return sizes, counts, tuple(epoch * count for count in counts)
+        begins = tuple(own * size + place for (own, place), size in zip(leg.streams, sizes, strict=True))
+        if epoch == leg.epoch:
+            return sizes, self.rest, begins
+        more = zip(begins, self.rest, counts, strict=True)
+        return sizes, counts, tuple(begin + rest + (epoch - leg.epoch - 1) * count for begin, rest, count in more)
 
     def component_in(self, component: int, epoch: int) -> Order:
         """Return the order of a component in one of its own epochs."""
@@ -299,20 +316,8 @@ class MixtureOrder:
         counts, segments = (None, None) if self._chunks_in is None else self._chunks_in(component, epoch)
         if counts is None and segments is None:
             return order
-        counts = np.diff(order.chunk_starts) if counts is None else counts
-        found = self._component(counts, self.names[component], segments)
-        is_own = segments is not None or self.is_alone
-        return found if is_own else found.with_lane_sizes(order.lane_sizes)
-
-    def num_together(self, lane: int) -> tuple[int, ...]:
-        """Return how many own epochs of each component may be taken as one: those of a few samples in one chunk."""
-        if self.is_alone or self._chunks_in is not None:  # whose epochs are the mixture's, or are not all alike
-            return (1,) * len(self.components)
-        is_one = [sum(len(chunks) for chunks, _, _ in one.held(lane)) == 1 for one in self.components]
-        return tuple(
-            max(1, _MANY_SAMPLES // one.lane_sizes[lane]) if has_one else 1
-            for one, has_one in zip(self.components, is_one, strict=True)
-        )
+        found = self._component(np.diff(order.chunk_starts) if counts is None else counts, component, segments)
+        return found if self.is_alone or segments is not None else found.with_lane_sizes(order.lane_sizes)
 
     def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
         """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
@@ -347,14 +352,9 @@ class MixtureEpoch:
 
     def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
         self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
-        self._order = order
-        self._counts = order.counts_in(self.epoch, lane)
-        self._begins = order.begins_in(self.epoch, lane)
-        self._phases = order.lane_phases[lane]
-        self._sizes = tuple(component.lane_sizes[lane] for component in order.components)
-        if order.is_alone:  # whose lanes may be of other sizes in an epoch that files were added to
-            self._sizes, self._begins = self._counts, (self.epoch * self._counts[0],)
-        # Positions before the leg, which another mixture decided; private methods count positions from there.
+        self._order, self._phases = order, order.lane_phases[lane]
+        self._sizes, self._counts, self._begins = order.streams_in(self.epoch, lane)
+        # Positions before the leg, which another mixture decided; blocks are counted from there.
         self.first = order.leg.start if order.leg is not None and order.leg.epoch == self.epoch else 0
         self._size = sum(self._counts)
         self.num_samples = self.first + self._size
@@ -365,13 +365,18 @@ class MixtureEpoch:
         self._num_together = (1,) * len(self._sizes)
         self._block = lru_cache(maxsize=_NUM_KEPT)(self._arranged_block)
         # Asked for where a batch ends, where the next one begins, and when it is passed.
-        self._delivered = lru_cache(maxsize=_NUM_KEPT)(self._count_delivered)
+        self.given_before = lru_cache(maxsize=_NUM_KEPT)(self._given_before)
         self.component_epoch = lru_cache(maxsize=_NUM_EPOCHS_KEPT * len(order.components))(self._component_epoch)
 
     def few_long_epochs(self) -> MixtureEpoch:
         """Return the same, with several own epochs counted as one where a component has few samples in one chunk."""
-        other = copy.copy(self)
-        other._num_together = self._order.num_together(self.lane)
+        order, other = self._order, copy.copy(self)
+        if not (order.is_alone or order.has_other_chunks):  # whose epochs are the mixture's, or are not all alike
+            is_one = [sum(len(chunks) for chunks, _, _ in one.held(self.lane)) == 1 for one in order.components]
+            other._num_together = tuple(
+                max(1, _MANY_SAMPLES // size) if has_one else 1
+                for size, has_one in zip(self._sizes, is_one, strict=True)
+            )
         other._sizes = tuple(size * num for size, num in zip(self._sizes, other._num_together, strict=True))
         other.component_epoch = lru_cache(self.component_epoch.cache_parameters()["maxsize"])(other._component_epoch)
         return other
@@ -402,8 +407,8 @@ class MixtureEpoch:
         """
         self._check(start, stop)
         found: list[ComponentRange] = []
-        given, given_then = self._delivered(start - self.first), self._delivered(stop - self.first)
-        for component, (first, last) in enumerate(zip(given, given_then, strict=True)):
+        given = zip(self.given_before(start), self.given_before(stop), strict=True)
+        for component, (first, last) in enumerate(given):
             size, begin = self._sizes[component], self._begins[component]
             while first < last:
                 number, at = divmod(begin + first, size)
@@ -418,16 +423,10 @@ class MixtureEpoch:
         Raises:
             ValueError: The position lies outside [0, num_samples].
         """
-        self._check(position, position)
         return tuple(
             divmod(begin + done, size) if size else (0, 0)
             for done, begin, size in zip(self.given_before(position), self._begins, self._sizes, strict=True)
         )
-
-    def given_before(self, position: int) -> tuple[int, ...]:
-        """Return how many samples each component has given before a position, from `first` on."""
-        self._check(position, position)
-        return self._delivered(position - self.first)
 
     def position_of(self, component: int, epoch: int, place: int) -> int | None:
         """Return where in this epoch a position of a component's own epoch stands; None where it does not.
@@ -515,16 +514,17 @@ class MixtureEpoch:
             block += 1
         return block
 
-    def _count_delivered(self, position: int) -> tuple[int, ...]:
-        """Return how many samples each component has given before a position, or before the end."""
+    def _given_before(self, position: int) -> tuple[int, ...]:
+        """Return how many samples each component has given before a position, or before the end, from `first` on."""
+        self._check(position, position)
+        position -= self.first
         if len(self._counts) == 1:
             return (position,)
         if position == self._size:
             return self._counts
         block = self._block_of(position)
         before = self._before(block)
-        inside = self._block(block)[: position - sum(before)]
-        counts = np.bincount(inside, minlength=len(before)).tolist()
+        counts = np.bincount(self._block(block)[: position - sum(before)], minlength=len(before)).tolist()
         return tuple(n + m for n, m in zip(before, counts, strict=True))
 
     def _check(self, start: int, stop: int) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, get_args
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from stoker.errors import ResumeError
 from stoker.hashing import ORDER_VERSION, fingerprint
-from stoker.sampling.contents import Contents, Kinds, checked_values
+from stoker.sampling.contents import Contents
 from stoker.sampling.epoch import shares
 from stoker.sampling.mixture import Leg, MixtureOrder, Until
 from stoker.sampling.steps import Remainder, Steps
@@ -28,25 +29,10 @@ _WORDS = {
     "lanes": "the number of lanes",
     "units": "what is counted",
 }
-_KINDS: Kinds = {
-    "fingerprint": (str,),
-    "seed": (int,),
-    "shuffle": (bool,),
-    "window": (int, type(None)),
-    "lanes": (int,),
-    "order_version": (str,),
-    "units": (str,),
-    "epoch": (int,),
-    "num_consumed": (int,),
-    "leg": (Mapping, type(None)),
-    "mixture": (Mapping, type(None)),
-    "datasets": (Sequence,),
-}
-_MIXTURE_KINDS: Kinds = {"names": (list,), "weights": (list, type(None)), "until": (str, type(None))}
-_LEG_KINDS: Kinds = {"epoch": (int,), "start": (int,), "given": (list, tuple), "streams": (list, tuple)}
 
 
-class Mixing(NamedTuple):
+@dataclass(frozen=True)
+class Mixing:
     """How a mixture was made of its data sets.
 
     Attributes:
@@ -59,10 +45,6 @@ class Mixing(NamedTuple):
     weights: tuple[str, ...] | None
     until: Until | None
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON can write it."""
-        return {"names": [*self.names], "weights": self.weights and [*self.weights], "until": self.until}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
@@ -73,7 +55,7 @@ class Position:
 
     Args:
         datasets: What the order of each data set is made of.
-        mixing: How they are mixed; None for one that stands alone.
+        mixture: How they are mixed; None for one that stands alone.
         seed: Of the order.
         shuffle: Whether epochs are permuted.
         window: Chunks that are mixed together; None for all.
@@ -89,7 +71,7 @@ class Position:
     """
 
     datasets: tuple[Contents, ...]
-    mixing: Mixing | None = None
+    mixture: Mixing | None = None
     seed: int
     shuffle: bool
     window: int | None
@@ -108,18 +90,11 @@ class Position:
     @property
     def fingerprint(self) -> str:
         """A hash of the data sets and of how they are mixed."""
-        return fingerprint_of(self.datasets, self.mixing)
+        return fingerprint_of(self.datasets, self.mixture)
 
     def to_json(self) -> dict[str, object]:
         """Return the position as JSON can write it: under 1 kB, and 11 bytes a file."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "fingerprint": self.fingerprint,
-            **{name: getattr(self, name) for name in (*_WORDS, "epoch", "num_consumed")},
-            "leg": None if self.leg is None else self.leg._asdict(),
-            "mixture": None if self.mixing is None else self.mixing.to_json(),
-            "datasets": [one.to_json() for one in self.datasets],
-        }
+        return {"format_version": FORMAT_VERSION, "fingerprint": self.fingerprint, **to_json(self)}
 
     @classmethod
     def from_json(cls, data: object) -> Position:
@@ -134,7 +109,9 @@ class Position:
             raise ResumeError(what, saved=data, current=FORMAT_VERSION)
         version = data.get("format_version")
         if version is None:
-            what = f"this is no saved position of a loader: it has no 'format_version', but {_listed(data)}"
+            names = sorted(map(str, data))
+            listed = f"{', '.join(names[:6])}{', ...' * (len(names) > 6)}" if names else "nothing at all"
+            what = f"this is no saved position of a loader: it has no 'format_version', but {listed}"
             raise ResumeError(what, saved=dict(data), current=FORMAT_VERSION)
         if version != FORMAT_VERSION:
             raise ResumeError(
@@ -143,24 +120,23 @@ class Position:
                 saved=version,
                 current=FORMAT_VERSION,
             )
+        given = {name: value for name, value in data.items() if name not in ("format_version", "fingerprint")}
         try:
-            return cls._from(data)
+            found: Position = from_json(cls, given, "")
+            for one in found.datasets:
+                one.check()
+            mixing, leg = found.mixture, found.leg
+            of_each: list[Sized] = [found.datasets]
+            if mixing is not None and mixing.weights is not None:
+                of_each.append(mixing.weights)
+            if leg is not None:
+                of_each += [leg.given, leg.streams]
+            num = 1 if mixing is None else len(mixing.names)
+            if not num or any(len(one) != num for one in of_each):
+                raise ValueError(f"it tells of {len(found.datasets)} data sets, and in parts of others")
         except ValueError as error:
             what = f"the saved position is not sound: {error}"
-            raise ResumeError(what, saved=dict(data), current=sorted(_KINDS)) from error
-
-    @classmethod
-    def _from(cls, data: Mapping[str, Any]) -> Position:
-        given = {name: value for name, value in data.items() if name != "format_version"}
-        checked_values(given, _KINDS, "a position")
-        found = cls(
-            datasets=tuple(Contents.from_json(one) for one in data["datasets"]),
-            mixing=None if data["mixture"] is None else _mixing_from(data["mixture"]),
-            leg=None if data["leg"] is None else _leg_from(data["leg"], len(data["datasets"])),
-            **{name: data[name] for name in (*_WORDS, "epoch", "num_consumed")},
-        )
-        if len(found.datasets) != (1 if found.mixing is None else len(found.mixing.names)):
-            raise ValueError(f"it tells of {len(found.datasets)} data sets")
+            raise ResumeError(what, saved=dict(data), current=[one.name for one in fields(cls)]) from error
         return found
 
     @property
@@ -192,7 +168,7 @@ class Position:
     def at(self, epoch: int) -> Position:
         """Return the beginning of an epoch that is not under way."""
         # The data sets of a mixture go on with epochs of their own.
-        datasets = self.datasets if self.mixing is not None else tuple(one.whole() for one in self.datasets)
+        datasets = self.datasets if self.mixture is not None else tuple(one.whole() for one in self.datasets)
         return replace(self, datasets=datasets, epoch=epoch).again()
 
     def again(self) -> Position:
@@ -206,22 +182,21 @@ class Position:
         Raises:
             ValueError: As `Steps` says.
         """
-        first = self.again().num_consumed
-        if self.mixing is None:
+        if self.mixture is None:
             lane_sizes = tuple(sum(sizes) for sizes in zip(*shares(self.datasets[0].sizes, self.lanes), strict=True))
         else:
-            lane_sizes = self.mixture().lane_sizes_in(self.epoch)
+            lane_sizes = self.mixture_order().lane_sizes_in(self.epoch)
         return Steps(
             lane_sizes=lane_sizes,
             global_batch_size=global_batch_size,
             remainder=remainder,
             start=self.num_consumed,
-            first=first,
+            first=self.again().num_consumed,
         )
 
-    def mixture(self) -> MixtureOrder:
+    def mixture_order(self) -> MixtureOrder:
         """Return which data set gives the sample at each position, as far as their sizes alone decide it."""
-        mixing = self.mixing
+        mixing = self.mixture
         assert mixing is not None
         return MixtureOrder(
             [[one.num_samples] for one in self.datasets],
@@ -257,30 +232,37 @@ def fingerprint_of(datasets: Sequence[Contents], mixing: Mixing | None) -> str:
     """Return what tells the order of these data sets, mixed in this way, from all others."""
     if mixing is None:
         return datasets[0].fingerprint
-    return fingerprint("mixture", {"parts": [one.fingerprint for one in datasets], **mixing.to_json()})
+    return fingerprint("mixture", {"parts": [one.fingerprint for one in datasets], **to_json(mixing)})
 
 
-def _mixing_from(data: object) -> Mixing:
-    values = checked_values(data, _MIXTURE_KINDS, "a mixture")
-    names, weights, until = values["names"], values["weights"], values["until"]
-    texts = names if weights is None else [*names, *weights]
-    if not all(isinstance(one, str) for one in texts) or len(texts) not in (len(names), 2 * len(names)):
-        raise ValueError(f"the names and weights of a mixture are {names!r} and {weights!r}")
-    if until is not None and until not in get_args(Until):
-        raise ValueError(f"until of a mixture is {until!r}")
-    return Mixing(names=tuple(names), weights=None if weights is None else tuple(weights), until=until)
+def to_json(value: Any) -> Any:
+    """Return dataclasses as dicts and tuples as lists."""
+    if is_dataclass(value):
+        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+    return [to_json(one) for one in value] if isinstance(value, tuple) else value
 
 
-def _leg_from(data: object, num_datasets: int) -> Leg:
-    values = checked_values(data, _LEG_KINDS, "a leg")
-    streams = [tuple(stream) for stream in values["streams"] if isinstance(stream, list | tuple)]
-    numbers = [values["epoch"], values["start"], *values["given"], *(number for stream in streams for number in stream)]
-    is_sound = all(type(number) is int and number >= 0 for number in numbers) and all(len(one) == 2 for one in streams)
-    if not is_sound or not len(values["given"]) == len(streams) == len(values["streams"]) == num_datasets:
-        raise ValueError(f"leg is {data!r}")
-    return Leg(values["epoch"], values["start"], tuple(values["given"]), tuple(streams))
+def from_json(kind: Any, data: Any, place: str) -> Any:
+    """Return what `to_json` made of a value of a type, if it is that to the last name: a bool is no number.
 
-
-def _listed(data: Mapping[str, object]) -> str:
-    names = sorted(map(str, data))
-    return f"{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}" if names else "nothing at all"
+    Raises:
+        ValueError: It is something else; the message says at which place in the whole.
+    """
+    args, origin = get_args(kind), get_origin(kind)
+    if origin in (Union, UnionType):  # with None
+        return None if data is None else from_json(args[0], data, place)
+    if is_dataclass(kind) and isinstance(data, Mapping):
+        kinds, inside = get_type_hints(kind), f"{place}." if place else ""
+        differ = [f"{inside}{name} is missing" for name in sorted(kinds.keys() - data.keys())]
+        differ += [f"{inside}{name} is not known" for name in sorted(data.keys() - kinds.keys())]
+        if differ:
+            raise ValueError(", ".join(differ))
+        values = {name: from_json(one, data[name], f"{inside}{name}") for name, one in kinds.items()}
+        return kind(**values)  # type: ignore[operator]
+    if origin is tuple and isinstance(data, list | tuple):
+        kinds_of = args[:1] * len(data) if args[-1] is Ellipsis else args
+        if len(kinds_of) == len(data):
+            return tuple(from_json(one, data[i], f"{place}[{i}]") for i, one in enumerate(kinds_of))
+    elif data in args if origin is Literal else type(data) is kind:
+        return data
+    raise ValueError(f"{place} is {data!r}")

@@ -239,7 +239,7 @@ def _labels(order: MixtureOrder, batch: Samples, label_of: LabelOf) -> tuple[Int
 
 def _share(order: MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> DatasetShare:
     """Return what a data set is of the batches, of which it has these parts."""
-    lanes = order.components[which].lanes_of_epoch(epoch)
+    lanes = [order.components[which].epoch(epoch, lane=lane) for lane in range(order.lanes)]
     num_slots = sum(lane.window_chunks(window).size for lane in lanes for window in range(lane.num_windows))
     return DatasetShare(
         name=order.names[which],

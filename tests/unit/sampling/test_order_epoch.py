@@ -25,18 +25,18 @@ def test_windows_are_of_equal_size_give_or_take_one_chunk():
 def test_a_chunk_on_the_border_of_lanes_lies_in_both_with_its_own_rows():
     order = Order([3, 2, 4, 2], shuffle=False, seed=0, window=None, lanes=3)
     assert order.lane_sizes == (3, 4, 4)
-    lanes = order.lanes_of_epoch(0)
+    lanes = [order.epoch(0, lane=lane) for lane in range(3)]
     assert [lane.window_chunks(0).tolist() for lane in lanes] == [[0], [1, 2], [2, 3]]
     rows = [lane.locate(range(lane.num_samples))[1].tolist() for lane in lanes]
     assert rows == [[0, 1, 2], [0, 1, 0, 1], [2, 3, 0, 1]]
-    held = [lane.holds([2, 2, 3], [1, 2, 0]).tolist() for lane in lanes]
-    assert held == [[False] * 3, [True, False, False], [False, True, True]]
+    places = [lane.positions_of([2, 2, 3, 9, 0], [1, 2, 0, 0, 3]).tolist() for lane in lanes]
+    assert places == [[], [3], [0, 2]]  # of those that the lane holds
 
 
 def test_more_lanes_than_samples_leaves_lanes_empty():
     order = Order([2], shuffle=True, seed=0, window=None, lanes=4)
     assert order.lane_sizes == (0, 1, 0, 1)
-    assert [lane.num_windows for lane in order.lanes_of_epoch(0)] == [0, 1, 0, 1]
+    assert [order.epoch(0, lane=lane).num_windows for lane in range(4)] == [0, 1, 0, 1]
     assert order.epoch(0, lane=0).locate([])[0].size == 0
 
 
@@ -91,17 +91,15 @@ def test_a_setting_of_another_type_is_a_type_error(settings):
     [
         lambda epoch: epoch.locate([10]),
         lambda epoch: epoch.locate([-1]),
+        lambda epoch: epoch.locate([0, 10**18]),
         lambda epoch: epoch.tables(2),
         lambda epoch: epoch.tables(-1),
         lambda epoch: epoch.window_chunks(2),
-        lambda epoch: epoch.positions_of([0], [3]),
-        lambda epoch: epoch.positions_of([1], [0]),
-        lambda epoch: epoch.positions_of([9], [0]),
-        lambda epoch: epoch.positions_of([0, 0], [0]),
+        lambda epoch: epoch.positions_of([-1], [3]),
     ],
 )
 def test_what_does_not_exist_is_a_value_error(ask):
-    with pytest.raises(ValueError, match=r"outside|does not hold|entries"):
+    with pytest.raises(ValueError, match="outside"):
         ask(Order([3, 0, 2, 4, 1], shuffle=False, seed=1, window=2).epoch(0))
 
 

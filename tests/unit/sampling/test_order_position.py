@@ -10,6 +10,7 @@ from tests.strategies import NOTHING
 
 from stoker.errors import ResumeError
 from stoker.sampling import Position, Steps
+from stoker.sampling.position import to_json
 
 POSITION = Position(datasets=(NOTHING,), seed=7, shuffle=True, window=8, lanes=2, epoch=3, num_consumed=40)
 
@@ -112,18 +113,27 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"seed": ...}, "not sound: seed of a position is missing"),
-        ({"sede": 1}, "not sound: sede of a position is not known"),
-        ({"num_consumed": "8"}, "not sound: num_consumed of a position is '8'"),
-        ({"shuffle": 1}, "not sound: shuffle of a position is 1"),
-        ({"datasets": [{}]}, "not sound: draws of a data set is missing"),
+        ({"seed": ...}, "not sound: seed is missing"),
+        ({"sede": 1}, "not sound: sede is not known"),
+        ({"num_consumed": "8"}, "not sound: num_consumed is '8'"),
+        ({"shuffle": 1}, "not sound: shuffle is 1"),
+        ({"datasets": [{}]}, "not sound: datasets\\[0\\].draws is missing"),
         ({"datasets": []}, "not sound: it tells of 0 data sets"),
-        ({"datasets": [NOTHING.to_json() | {"files": "?"}]}, "not sound: this is no base64"),
-        ({"datasets": [NOTHING.to_json() | {"num_files": "1"}]}, "not sound: num_files of a data set is '1'"),
-        ({"datasets": [NOTHING.to_json() | {"num_files": 0, "num_samples": 1}]}, "not sound: num_files, files and"),
+        ({"datasets": [to_json(NOTHING) | {"files": "?"}]}, "not sound: this is no base64"),
+        ({"datasets": [to_json(NOTHING) | {"num_files": "1"}]}, "not sound: datasets\\[0\\].num_files is '1'"),
+        ({"datasets": [to_json(NOTHING) | {"num_files": 0, "num_samples": 1}]}, "not sound: num_files, files and"),
         ({"epoch": 1 << 63}, "not sound: epoch must not be negative, nor need more than 63 bits"),
-        ({"mixture": {"names": ["a"]}}, "not sound: until of a mixture is missing"),
-        ({"mixture": {"names": [1], "weights": None, "until": None}}, "not sound: the names and weights"),
+        ({"mixture": {"names": ["a"]}}, "not sound: mixture.until is missing"),
+        ({"mixture": {"names": [1], "weights": None, "until": None}}, r"not sound: mixture.names\[0\] is 1"),
+        ({"mixture": {"names": ["a"], "weights": ["1", "2"], "until": "first"}}, "not sound: it tells of 1 data sets"),
+        ({"mixture": {"names": ["a", "b"], "weights": None, "until": None}}, "not sound: it tells of 1 data sets"),
+        ({"mixture": {"names": ["a"], "weights": None, "until": "none"}}, "not sound: mixture.until is 'none'"),
+        (
+            {"leg": {"epoch": 0, "start": 0, "given": [], "streams": []}},
+            "not sound: it tells of 1 data sets, and in parts of others",
+        ),
+        ({"leg": {"epoch": 0, "start": 0, "given": [1], "streams": [[1]]}}, r"not sound: leg.streams\[0\] is \[1\]"),
+        ({"leg": {"epoch": -1, "start": 0, "given": [1], "streams": [[1, 1]]}}, "not sound: leg has a negative"),
     ],
 )
 def test_an_unsound_position_is_told_by_what_is_wrong_with_it(change, words):
