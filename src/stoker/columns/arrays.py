@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arrow import is_list, plain_array
-from stoker.columns.kinds import DType, Form, ValueKind
+from stoker.columns.kinds import DType, Form, ValueKind, is_bool8
 from stoker.errors import FieldError
 from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Array
@@ -73,7 +73,7 @@ def stored(array: pa.Array) -> pa.Array:
     while True:
         kind = array.type
         if isinstance(kind, pa.BaseExtensionType):
-            array = array.storage
+            array = array.storage.cast(pa.bool_()) if is_bool8(kind) else array.storage
         elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
             return array.cast(pa.large_binary())
         else:
@@ -158,12 +158,12 @@ def numbers_of(
         at_null: What comes in place of others, where Arrow stores numbers as they are; zero comes elsewhere.
     """
     if leaf.form is Form.DECIMAL:
-        return _nearest(_limbs(array, leaf, valid), leaf.scale, place)
+        return _nearest(array, leaf, valid, place)
     is_bits = leaf.form is Form.BOOL
     values = buffer_of(array.cast(pa.uint8()) if is_bits else array, np.dtype(np.uint8) if is_bits else leaf.storage)
     if valid is not None:
         values = np.where(valid, values, values.dtype.type(at_null))
-    return values != 0 if leaf.form is Form.BOOL8 else values.view(np.bool_) if is_bits else values
+    return values.view(np.bool_) if is_bits else values
 
 
 def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace) -> Array:
@@ -172,52 +172,46 @@ def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None, place: Va
     Raises:
         FieldError: One is beyond int64.
     """
-    limbs = _limbs(array, leaf, valid)
-    is_small = _fits_one_limb(limbs)
-    if not is_small.all():
-        i = int(np.argmin(is_small))
-        raise place.error(
-            f"{_whole(limbs[i])} has more digits than int64 can hold", index=i, advice="Use a float dtype."
-        )
-    return np.ascontiguousarray(limbs[:, 0]).astype(np.int64, copy=False)
+    whole, fits = _lowest_limb(array, leaf, valid)
+    if not fits.all():
+        i = int(np.argmin(fits))
+        what = f"{_whole(array, leaf, i)} has more digits than int64 can hold"
+        raise place.error(what, index=i, advice="Use a float dtype.")
+    return whole
 
 
-def _nearest(limbs: Array, scale: int, place: ValuePlace) -> Array:
-    """Return the float64 nearest to each decimal, [n].
+def _nearest(array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace) -> Array:
+    """Return the float64 nearest to each decimal, [n], zeros at nulls.
 
     An integer below 2**53 and a power of ten up to 10**22 are both exact floats, so that one division rounds
-    rightly. The others are divided as Python's integers.
+    rightly. The others are read as texts.
     """
-    small = limbs[:, 0].astype(np.int64, copy=False)
-    is_easy = _fits_one_limb(limbs) & (small <= _EXACT_INTEGER) & (small >= -_EXACT_INTEGER)
-    if not 0 <= scale <= _EXACT_POWER:
-        is_easy = (limbs == 0).all(axis=1)
-    floats = np.where(is_easy, small, 0).astype(np.float64) / float(10 ** min(max(scale, 0), _EXACT_POWER))
+    whole, fits = _lowest_limb(array, leaf, valid)
+    is_easy = fits & (whole <= _EXACT_INTEGER) & (whole >= -_EXACT_INTEGER)
+    if not 0 <= leaf.scale <= _EXACT_POWER:
+        is_easy &= whole == 0
+    floats = np.where(is_easy, whole, 0) / float(10 ** min(max(leaf.scale, 0), _EXACT_POWER))
     for i in np.flatnonzero(~is_easy).tolist():
-        whole = _whole(limbs[i])
-        try:
-            floats[i] = whole / 10**scale if scale >= 0 else float(whole * 10**-scale)
-        except OverflowError:
-            what = f"{whole}e{-scale} is beyond float64"
-            raise place.error(what, index=i, advice="Scale the column in a transform.") from None
+        text = f"{_whole(array, leaf, i)}e{-leaf.scale}"
+        floats[i] = float(text)
+        if np.isinf(floats[i]):
+            raise place.error(f"{text} is beyond float64", index=i, advice="Scale the column in a transform.")
     return floats
 
 
-def _limbs(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
-    """Return decimals as stored, [n, limbs], lowest limb first, zeros at nulls."""
+def _lowest_limb(array: pa.Array, leaf: ValueKind, valid: Array | None) -> tuple[Array, Array]:
+    """Return the lowest limb of each decimal's integer, int64 [n], zeros at nulls, and where it is all of it."""
     num_limbs = leaf.width // leaf.storage.itemsize
     limbs = buffer_of(array, leaf.storage, width=num_limbs).reshape(len(array), num_limbs)
-    return limbs if valid is None else np.where(valid[:, None], limbs, limbs.dtype.type(0))
+    if valid is not None:
+        limbs = np.where(valid[:, None], limbs, limbs.dtype.type(0))
+    fits = (limbs[:, 1:] == (limbs[:, :1] >> (8 * limbs.itemsize - 1))).all(axis=1)  # above it, only the sign
+    return np.ascontiguousarray(limbs[:, 0]).astype(np.int64, copy=False), fits
 
 
-def _fits_one_limb(limbs: Array) -> Array:
-    """Return where the upper limbs only repeat the sign of the lowest, bool [n]."""
-    fits: Array = (limbs[:, 1:] == (limbs[:, :1] >> (8 * limbs.itemsize - 1))).all(axis=1)
-    return fits
-
-
-def _whole(limbs: Array) -> int:
-    return int.from_bytes(limbs.tobytes(), "little", signed=True)
+def _whole(array: pa.Array, leaf: ValueKind, i: int) -> int:
+    octets = buffer_of(array.slice(i, 1), np.dtype(np.uint8), width=leaf.width)
+    return int.from_bytes(octets.tobytes(), "little", signed=True)
 
 
 def integer_fits(value: int, dtype: DType) -> bool:
@@ -254,16 +248,11 @@ def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
     Raises:
         FieldError: A value would change; it names the first such value and its row.
     """
-    source = values.dtype
-    if source == dtype:
-        return values
-
-    def refuse(bad: Array, why: str, advice: str) -> None:
-        if bad.any():
-            i = int(np.argmax(bad))
-            what = f"{values[i]} {why}, so it cannot become {dtype.name}"
-            raise place.error(what, index=i, advice=f"{advice} in a transform.")
-
+    source, info = values.dtype, np.iinfo(dtype) if dtype.kind in "iu" else None
+    if source == dtype or (source.kind != "f" and np.can_cast(source, dtype, "safe")):
+        return values.astype(dtype, copy=False)
+    why, advice = "is not in its range", "Use a wider dtype, or replace such values"
+    bad = np.zeros(0, np.bool_)
     if dtype.kind == "f":
         try:
             with np.errstate(over="raise", invalid="ignore"):
@@ -271,20 +260,19 @@ def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
         except FloatingPointError:
             with np.errstate(over="ignore", invalid="ignore"):
                 bad = np.isinf(values.astype(dtype)) & np.isfinite(values)
-            refuse(bad, "is too large", "Use a wider float, or clip it")
-            raise
-    if dtype.kind == "b":
-        refuse((values != 0) & (values != 1), "is neither 0 nor 1", "Compare it")
+            why, advice = "is too large", "Use a wider float, or clip it"
+    elif info is None:
+        bad, why, advice = (values != 0) & (values != 1), "is neither 0 nor 1", "Compare it"
     elif source.kind == "f":
-        info = np.iinfo(dtype)
         wide = values.astype(np.float64, copy=False)
         # Comparisons with NaN are false, so that NaN is refused as well; max + 1 is a power of two and so exact.
-        inside = (wide >= float(info.min)) & (wide < float(int(info.max) + 1))
-        refuse(~inside, "is not in its range", "Use a float dtype, or replace such values")
-        refuse(wide != np.trunc(wide), "is no whole number", "Use a float dtype, or round it")
-    elif not np.can_cast(source, dtype, "safe"):
-        info = np.iinfo(dtype)
-        if values.size and not (info.min <= int(values.min()) and int(values.max()) <= info.max):
-            bad = (values < info.min) | (values > info.max)
-            refuse(bad, "is not in its range", "Use a wider dtype, or replace such values")
+        bad = ~((wide >= float(info.min)) & (wide < float(int(info.max) + 1)))
+        if not bad.any():
+            bad, why, advice = wide != np.trunc(wide), "is no whole number", "Use a float dtype, or round it"
+    elif values.size and not (info.min <= int(values.min()) and int(values.max()) <= info.max):
+        bad = (values < info.min) | (values > info.max)
+    if bad.any():
+        i = int(np.argmax(bad))
+        what = f"{values[i]} {why}, so it cannot become {dtype.name}"
+        raise place.error(what, index=i, advice=f"{advice} in a transform.")
     return values.astype(dtype)

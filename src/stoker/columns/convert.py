@@ -5,7 +5,7 @@ Views where Arrow's layout allows, never a Python object a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -27,12 +27,16 @@ from stoker.columns.arrays import (
     validity,
 )
 from stoker.columns.kinds import WORDS, Form, Level, is_bytes
-from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces
-from stoker.columns.plan import ColumnPlan, FieldPlan
+from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces, joined
+from stoker.columns.plan import ColumnPlan, FieldPlan, plan_fields
+from stoker.columns.results import Columns, as_table
 from stoker.columns.words import as_binary, codes_of
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError, narrow
-from stoker.fields.spec import Array, Ragged
+from stoker.fields.spec import Array, Arrays, Field, Ragged
+
+# Schemas whose plans are kept.
+_MAX_KNOWN = 8
 
 # What numbers become without a detour.
 _STORED_AS_THEY_ARE = (Form.INTEGER, Form.TIME, Form.FLOAT)
@@ -45,12 +49,73 @@ Unfolded: TypeAlias = tuple[Array, tuple[Array, ...], Array | None]
 """Values, offsets of each ragged level, and which rows had a value; see `unfold`."""
 
 
-def convert_table(table: pa.Table, plans: Sequence[FieldPlan], *, where: str) -> dict[str, Array | Ragged | Pieces]:
-    """Return all planned fields; stacked ones as the columns they are made of.
+def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> Arrays:
+    """Return the fields as they are delivered, with the names, dtypes and shapes of `plan_spec(...).delivered`.
+
+    Arrays are C-contiguous. They are views of Arrow's memory, and then read-only, where the layout is the same: numbers
+    without nulls, fixed-size lists, values of lists, where they are in one piece. Stacked fields are new.
+
+    Args:
+        columns: A table of any chunking, or what a transform returned.
+        fields: What the user asked for.
+        where: File, row groups and rows, as a text for messages.
 
     Raises:
-        FieldError: A value cannot become what its field asks for, or is null without a fill or a mask.
+        FieldError: As `plan_spec`; or a value cannot become what its field asks for, or is null without an answer.
+        FieldMismatchError: Something in a mapping is no array of rows.
     """
+    table = as_table(columns, where=where)
+    packable = _converted(table, plan_fields(table.schema, fields), where)
+    return {name: joined(field) for name, field in packable.items()}
+
+
+class Converter:
+    """Makes the fields of chunks, with the names, dtypes and shapes of `plan_spec` of the same schema.
+
+    As `to_arrays`, but in the form they are kept in, stacked fields still as their columns and others in pieces:
+    packing brings these together. Every value has been checked: what is left to do cannot fail. Safe to use from
+    several threads.
+
+    Args:
+        fields: What the user asked for.
+    """
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self._fields = fields
+        # Chunks have one schema, but for what a transform may return, and for columns that come as dictionaries now
+        # and then: planning a hundred columns takes milliseconds.
+        self._known: tuple[tuple[pa.Schema, Sequence[FieldPlan]], ...] = ()
+
+    def convert(self, columns: Columns, *, where: str) -> Packable:
+        """Return the fields of a chunk; arguments and errors as `to_arrays`."""
+        table = as_table(columns, where=where)
+        plans = self._plans(table.schema)
+        fields = _converted(table, plans, where)
+        for plan in plans:
+            if plan.kept.compact is not None:
+                fields[plan.kept.name] = _narrowed(fields[plan.kept.name], plan, where)
+        return fields
+
+    def coded(self, schema: pa.Schema) -> frozenset[str]:
+        """Return the columns of strings that become numbers, for which their dictionary is as good as themselves.
+
+        Raises:
+            FieldError: As `plan_spec`.
+        """
+        columns = (column for plan in self._plans(schema) for column in plan.columns)
+        return frozenset(column.name for column in columns if column.is_coded)
+
+    def _plans(self, schema: pa.Schema) -> Sequence[FieldPlan]:
+        for known, plans in self._known:
+            if known.equals(schema, check_metadata=True):
+                return plans
+        plans = plan_fields(schema, self._fields)
+        self._known = ((schema, plans), *self._known)[:_MAX_KNOWN]
+        return plans
+
+
+def _converted(table: pa.Table, plans: Sequence[FieldPlan], where: str) -> dict[str, Array | Ragged | Pieces]:
+    """Return all planned fields; stacked ones as the columns they are made of."""
     # Batches share their borders among all columns, so that stacked columns need not be joined first.
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     is_wide = sum(len(plan.alike) for plan in plans if plan.alike is not None) >= _MANY_COLUMNS
@@ -163,16 +228,6 @@ def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, 
 
 def _place(column: ColumnPlan, where: str, start: int) -> ValuePlace:
     return ValuePlace(column=column.name, where=where, row_of=lambda i: start + i)
-
-
-def narrowed(fields: Packable, plans: Sequence[FieldPlan], *, where: str) -> Packable:
-    """Return the fields, those that are kept narrower in that form.
-
-    Raises:
-        FieldError: A value does not fit it.
-    """
-    some = [plan for plan in plans if plan.kept.compact is not None]
-    return {**fields, **{plan.entry.name: _narrowed(fields[plan.entry.name], plan, where) for plan in some}}
 
 
 def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Array | Ragged | Pieces:

@@ -25,7 +25,6 @@ class Form(Enum):
     """What the innermost values are: it decides which options of a field make sense."""
 
     BOOL = "booleans"
-    BOOL8 = "booleans of one byte"
     INTEGER = "integers"
     TIME = "dates or times"
     FLOAT = "floats"
@@ -113,7 +112,9 @@ def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
 
 def _unencoded(kind: pa.DataType) -> pa.DataType:
     """Return the type without what is only encoding: dictionaries, views, and extensions we need not know."""
-    while not (isinstance(kind, pa.FixedShapeTensorType) or _is_bool8(kind)):
+    while not isinstance(kind, pa.FixedShapeTensorType):
+        if is_bool8(kind):
+            return pa.bool_()
         if pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
             (kind,) = parts_of(kind)
         elif (plain := plain_type(kind)).equals(kind):
@@ -123,7 +124,8 @@ def _unencoded(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _is_bool8(kind: pa.DataType) -> bool:
+def is_bool8(kind: pa.DataType) -> bool:
+    """Whether a type is Arrow's extension for booleans of one byte."""
     return getattr(kind, "extension_name", "") == "arrow.bool8"
 
 
@@ -131,8 +133,6 @@ def _leaf_of(kind: pa.DataType) -> ValueKind:
     types = pa.types
     if types.is_boolean(kind):
         return _number(Form.BOOL, np.bool_)
-    if _is_bool8(kind):
-        return ValueKind(form=Form.BOOL8, dtype=np.dtype(np.bool_), storage=np.dtype(np.int8))
     if types.is_integer(kind):
         return _number(Form.INTEGER, dtype_of(kind))
     if types.is_floating(kind):

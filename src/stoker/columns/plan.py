@@ -4,6 +4,7 @@ match_fields     which columns each field is made of
 plan_column      how one column becomes numbers
 try_plan_fields  both, and stacks
 share_fields     which fields neighbours share
+plan_spec        all of it: what a sample is
 plan_table       what each column becomes, as rows to print, where a refusal is an answer too
 """
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 from stoker.arguments import near
 from stoker.columns.arrays import exact_bits, integer_fits, null_error
 from stoker.columns.kinds import WORDS, DType, Form, Level, Refused, ValueKind, kind_of
+from stoker.columns.results import Columns, as_table
 from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
 from stoker.fields.compact import plan_compact
@@ -133,6 +135,37 @@ class FieldPlan:
         return self.kept.delivered
 
 
+Share = Mapping[str, Sequence[str]]
+"""Field that is the key -> names and patterns of the fields that its equal neighbours share."""
+
+
+def plan_spec(
+    columns: pa.Schema | Columns,
+    fields: Mapping[str, Field],
+    share: Share | None = None,
+    *,
+    where: str = "the transform's result",
+) -> Spec:
+    """Return what a sample of these columns is: it depends on types and shapes alone, and no value is looked at.
+
+    Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
+
+    Args:
+        columns: Their schema, or what a transform returned.
+        fields: What the user asked for.
+        share: Which fields neighbours share, and by which key; see `share_fields`.
+        where: File, row groups and rows, as a text for messages.
+
+    Raises:
+        FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
+            schema, each with the reason and the way out.
+        FieldMismatchError: Something in a mapping is no array of rows.
+    """
+    schema = columns if isinstance(columns, pa.Schema) else as_table(columns, where=where).schema
+    spec = Spec(tuple(e for plan in plan_fields(schema, fields) for e in (plan.kept, plan.mask) if e is not None))
+    return share_fields(spec, share) if share else spec
+
+
 def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPlan]:
     """Return how each field is made, in the order of the spec.
 
@@ -216,7 +249,7 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
     matches.sort(key=lambda match: min(place[column] for column in match.columns))
     taken = {match.name for match in matches}
     for match in matches:
-        mask = _mask_name(match.name)
+        mask = f"{match.name}_mask"
         if match.field.mask and mask in taken:
             text = f"its mask would be called {mask!r}, but there is a field of this name; name one of them otherwise"
             problems.append(Problem(place[match.columns[0]], match.columns, f"field {match.name!r}: {text}"))
@@ -226,10 +259,6 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
 def _named(pattern: str, names: Collection[str]) -> list[str]:
     """Return what a name or a pattern names. A column may be called "a[0]": a name that is there is a name."""
     return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-
-
-def _mask_name(name: str) -> str:
-    return f"{name}_mask"
 
 
 def _nothing_named(name: str, pattern: str, field: Field, names: Sequence[str]) -> str:
@@ -257,7 +286,7 @@ def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema, nu
     mask = None
     if match.field.mask:
         mask_shape = shape if match.is_stacked else ()
-        mask = Entry(name=_mask_name(match.name), dtype=np.dtype(np.bool_), shape=mask_shape)
+        mask = Entry(name=f"{match.name}_mask", dtype=np.dtype(np.bool_), shape=mask_shape)
     return FieldPlan(columns=tuple(plans), is_stacked=match.is_stacked, kept=kept, mask=mask, alike=alike)
 
 
@@ -283,25 +312,26 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
         )
     dtypes = {plan.dtype for plan in plans}
     dtype = np.result_type(*dtypes)
-    if not all(_holds_exactly(dtype, one) for one in dtypes):
+    is_exact = (
+        exact_bits(dtype) >= exact_bits(one)
+        if one.kind in "iu" and dtype.kind == "f"
+        else np.can_cast(one, dtype, "safe")
+        for one in dtypes
+    )
+    if not all(is_exact):
         names = ", ".join(sorted(one.name for one in dtypes))
         raise Refused(f"its columns have the dtypes {names}, which no dtype holds exactly; say which one you want")
-    plans = [replace(plan, dtype=dtype, casts_late=_may_cast_late(plan, dtype)) for plan in plans]
+    # Whoever packs may widen integers to the eight bytes that hold them exactly: that needs no check.
+    late = [
+        plan.codes is None
+        and plan.leaf.form is not Form.DECIMAL
+        and plan.leaf.storage.kind in "iu"
+        and dtype in (np.int64, np.uint64)
+        and np.can_cast(plan.leaf.storage, dtype, "safe")
+        for plan in plans
+    ]
+    plans = [replace(plan, dtype=dtype, casts_late=is_late) for plan, is_late in zip(plans, late, strict=True)]
     return plans, shape, units[0] if len(units) == 1 else None
-
-
-def _holds_exactly(dtype: DType, source: DType) -> bool:
-    if source.kind in "iu" and dtype.kind == "f":
-        return exact_bits(dtype) >= exact_bits(source)
-    return bool(np.can_cast(source, dtype, "safe"))
-
-
-def _may_cast_late(plan: ColumnPlan, target: DType) -> bool:
-    """Whether packing may widen the column: an integer that eight bytes hold exactly, which needs no check."""
-    source = plan.leaf.storage
-    is_integer = source.kind in "iu" and target.kind in "iu" and plan.codes is None
-    is_integer = is_integer and plan.leaf.form is not Form.DECIMAL
-    return is_integer and target.itemsize == 8 and bool(np.can_cast(source, target, "safe"))
 
 
 def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
@@ -328,7 +358,11 @@ def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
     if any(level.permutation is not None for level in levels[:num_levels]):
         raise Refused("a permuted tensor cannot be ragged; reorder it in a transform")
     shape = sum((level.shape for level in levels[num_levels:]), ()) + value_shape
-    dtype, unit = _dtype_of(field, leaf, codes)
+    dtype, unit = leaf.dtype if codes is None else _CODES, leaf.unit if codes is None else None
+    if field.dtype is not None:
+        dtype = np.dtype(field.dtype)
+    if codes is None and leaf.form is Form.DECIMAL and dtype.kind in "iu" and leaf.scale != 0:
+        unit = f"1e{-leaf.scale}"
     return ColumnPlan(
         name=name,
         levels=levels,
@@ -405,16 +439,6 @@ def _size_levels(levels: tuple[Level, ...], value_shape: tuple[int, ...], wanted
     return tuple(replace(level, size=next(given)) if level.size is None else level for level in levels)
 
 
-def _dtype_of(field: Field, leaf: ValueKind, codes: Codes | None) -> tuple[DType, str | None]:
-    """Return what the values become and what one step of the number means."""
-    if codes is not None:
-        return (_CODES if field.dtype is None else np.dtype(field.dtype)), None
-    dtype = leaf.dtype if field.dtype is None else np.dtype(field.dtype)
-    if leaf.form is Form.DECIMAL and dtype.kind in "iu" and leaf.scale != 0:
-        return dtype, f"1e{-leaf.scale}"
-    return dtype, leaf.unit
-
-
 def _fill_of(
     fill: float | str,
     leaf: ValueKind,
@@ -470,10 +494,6 @@ def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Fiel
     found = {column: num for match in unanswered for column in match.columns if (num := null_counts[column] or 0) > 0}
     if found:
         raise null_error(found, where=where)
-
-
-Share = Mapping[str, Sequence[str]]
-"""Field that is the key -> names and patterns of the fields that its equal neighbours share."""
 
 
 def share_fields(spec: Spec, share: Share) -> Spec:
