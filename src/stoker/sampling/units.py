@@ -89,12 +89,9 @@ class Units:
 
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
-        begin, end = self.index.arrays["unit_starts"][chunk : chunk + 2].tolist()
-        starts = self.index.arrays["starts"][begin:end]
-        at = int(self.index.row_starts[chunk]) + row
-        high = int(np.searchsorted(starts, at, side="right"))
-        low = high - 1 if self._length is None else int(np.searchsorted(starts, at - self._length, side="right"))
-        return np.arange(low, high, dtype=np.int64)
+        unit = np.arange(self.num_units[chunk], dtype=np.int64)
+        rows, offsets = self.rows(np.full_like(unit, chunk), unit)
+        return np.unique(np.searchsorted(offsets, np.flatnonzero(rows == row), side="right") - 1)
 
 
 class Draws(Units):
@@ -139,11 +136,6 @@ class Draws(Units):
         self._native.rows(chunk, unit, found)
         return found, np.arange(len(unit) + 1, dtype=np.int64)
 
-    def units_of(self, chunk: int, row: int) -> Int64:
-        """Return the draws that take a chunk's row."""
-        draw = np.arange(self.num_units[chunk], dtype=np.int64)
-        return np.flatnonzero(self.spans(np.full_like(draw, chunk), draw)[0] == row)
-
 
 class Packed(Units):
     """Documents in rows of one length.
@@ -162,18 +154,6 @@ class Packed(Units):
         """Return the documents of packed rows, which lie anywhere in their chunk."""
         segments = self.segments(chunk, unit)
         return segments.row, segments.offsets
-
-    def units_of(self, chunk: int, row: int) -> Int64:
-        """Return the packed rows that a chunk's document stands in."""
-        arrays, begin = self.index.arrays, int(self.index.row_starts[chunk])
-        if self.split:
-            tokens = arrays["token_starts"]
-            start, stop = (tokens[begin + row : begin + row + 2] - tokens[begin]).tolist()
-            return np.arange(start // self.length, -(-stop // self.length) if stop > start else start // self.length)
-        first, last = arrays["unit_starts"][chunk : chunk + 2].tolist()
-        borders = arrays["piece_starts"][first : last + 1]
-        piece = np.flatnonzero(arrays["piece_rows"][borders[0] : borders[-1]] == row)
-        return np.unique(np.searchsorted(borders - borders[0], piece, side="right") - 1)
 
     def segments(self, chunk: Int64, unit: Int64) -> Segments:
         """Return what packed rows are made of; see `Units.rows`."""
