@@ -7,6 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -57,7 +58,7 @@ OnCount: TypeAlias = Callable[[CountProgress], object]
 class Catalogue(RowReader):
     """Everything about a data set that is known before any row is decoded, and the way to its rows.
 
-    Made by `Dataset.open`. Safe to use from several threads. K is the number of fragments.
+    Made by `Dataset.open`. Safe to use from several threads. F files, K fragments.
 
     Attributes:
         dataset: What was opened.
@@ -69,7 +70,7 @@ class Catalogue(RowReader):
             names them elsewhere.
         num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
         num_samples: Rows that pass the filter and that its table has still. int64, shape [K].
-        null_counts: Column -> nulls in each fragment as the footers say, -1 where they do not. int64, shape [K] each.
+        null_counts: Column -> nulls in each file as the footers say, -1 where they do not. int64, shape [F] each.
         kept_together: Rows that are in one fragment where row groups allow it, or None.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
         runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
@@ -93,11 +94,11 @@ class Catalogue(RowReader):
         self.listed = known.files
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
         self.file_bytes = sum(info.size_bytes for info in self.files)
-        self.file_of_chunk: Int64 = known.file
+        self.file_of_chunk: Int64 = known.fragments["file"].copy()
         self.schema = cut.columns
-        self.num_rows: Int64 = known.num_rows
-        self.num_samples: Int64 = known.num_samples
-        self.null_counts: Mapping[str, Int64] = known.null_counts
+        self.num_rows: Int64 = known.fragments["num_rows"].copy()
+        self.num_samples = known.num_samples
+        self.null_counts: Mapping[str, Int64] = dict(zip(cut.stored, known.nulls.T, strict=True))
         self._rows = self.want(cut.columns, beside=cut.filter_columns)
         # Whether the filter asks for what paths say alone: then a file's rows pass all, or none.
         self._is_by_path = {*cut.filter_columns.names} <= {*cut.partitions.names} and len(cut.filter_columns) > 0
@@ -142,7 +143,7 @@ class Catalogue(RowReader):
         """
         once = np.array([i for unit in units for i in unit], np.int64)
         numbers, again = np.tile(once, num_times), np.repeat(np.arange(num_times) * is_new, len(once))
-        known = self.survey.take(numbers)
+        known = replace(self.survey, fragments=self.survey.fragments[numbers], num_samples=self.num_samples[numbers])
         origin = Origin(self._storage, self._is_local, self._store)
         other = Catalogue(self.dataset, known, self._cut, origin, self._footers, kept_together=self.kept_together)
         other._times, other.num_builders, other._sample = self._times, num_builders, (numbers, again)
@@ -190,34 +191,31 @@ class Catalogue(RowReader):
         The source object (its store, URL, size, version and footer), its row groups and rows, columns, filter, fields,
         transform. Another data set with a fragment of the same key may use the same chunk.
         """
-        key = self._keys.get(i)
-        if key is None:
-            key = self._key(i)
-            if len(self._keys) < _MAX_KEYS:
-                self._keys[i] = key
-        return key
-
-    def _source(self, file: int) -> list[object]:
-        """Return what is known of a file that would be different, were it another one."""
-        info = self.files[file]
-        return [info.url, info.size_bytes, info.version, self.survey.footers[file]]
-
-    def _key(self, i: int) -> str:
-        known, deleted = self.survey, self.deleted(i)
-        again = 0 if self._sample is None else int(self._sample[1][i])
-        return fingerprint(
+        if i in self._keys:
+            return self._keys[i]
+        file, start, stop, row_start, row_stop, _ = self.survey.fragments[i].tolist()
+        deleted, again = self.deleted(i), 0 if self._sample is None else int(self._sample[1][i])
+        key = fingerprint(
             "chunk",
             {
                 **({"deleted": hashlib.blake2b(deleted.tobytes()).hexdigest()} if len(deleted) else {}),
                 **({"again": again} if again else {}),
                 "recipe": self._recipe,
                 "store": self._store,
-                "source": self._source(int(known.file[i])),
-                "partition": self.file_of(i).partition,
-                "row_groups": [int(known.start[i]), int(known.stop[i])],
-                "rows": [int(known.row_start[i]), int(known.row_stop[i])],
+                "source": self._source(file),
+                "partition": self.listed[file].partition,
+                "row_groups": [start, stop],
+                "rows": [row_start, row_stop],
             },
         )
+        if len(self._keys) < _MAX_KEYS:
+            self._keys[i] = key
+        return key
+
+    def _source(self, file: int) -> list[object]:
+        """Return what is known of a file that would be different, were it another one."""
+        info = self.files[file]
+        return [info.url, info.size_bytes, info.version, self.survey.footers[file]]
 
     def footer(self, file: int) -> Footer:
         """Return what the footer of a file says, by its number in `files`.
@@ -384,10 +382,12 @@ class Catalogue(RowReader):
 
     def _picked(self, i: int, table: pa.Table) -> pa.ChunkedArray | None:
         """Return which rows of fragment i are delivered; None where all are."""
-        deleted = self.deleted(i)
-        picked = None if self._cut.expression is None else self._mask(table.slice(0, 1) if self._is_by_path else table)
-        if self._is_by_path and picked is not None:
-            picked = None if pc.all(picked).as_py() else pa.chunked_array([np.zeros(table.num_rows, np.bool_)])
+        deleted, picked = self.deleted(i), None
+        if self._cut.expression is not None and self._is_by_path:
+            passes_all = pc.all(self._mask(table.slice(0, 1))).as_py()
+            picked = None if passes_all else pa.chunked_array([np.zeros(table.num_rows, np.bool_)])
+        elif self._cut.expression is not None:
+            picked = self._mask(table)
         if len(deleted):
             is_kept = np.ones(table.num_rows, np.bool_)
             is_kept[deleted] = False
@@ -397,16 +397,9 @@ class Catalogue(RowReader):
 
     def _mask(self, table: pa.Table) -> pa.ChunkedArray:
         """Return which rows pass; a filter may name members of structs by their dotted names too."""
-        fields = []
-        columns = []
-        flat = None
-        for field in self._cut.filter_columns:
-            if table.schema.get_field_index(field.name) < 0:
-                flat = flatten(table) if flat is None else flat
-                columns.append(flat.column(field.name))
-            else:
-                columns.append(table.column(field.name))
-            fields.append(pa.field(field.name, columns[-1].type))
+        names = self._cut.filter_columns.names
+        every = table if {*names} <= {*table.column_names} else flatten(table)
+        columns = [(table if name in table.column_names else every).column(name) for name in names]
         with decoding("", where="the filter"):
-            mask = passes(pa.Table.from_arrays(columns, schema=pa.schema(fields)), self._cut.expression)
+            mask = passes(pa.Table.from_arrays(columns, names=names), self._cut.expression)
         return pc.fill_null(mask, False)

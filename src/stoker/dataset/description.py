@@ -76,19 +76,18 @@ class Description:
         self._check_storage()
 
     def _check_storage(self) -> None:
-        if self.storage is not None:
-            if not isinstance(self.storage, Storage):
-                raise TypeError(
-                    "storage must have list, stat and read (stoker.storage.storage.Storage), "
-                    f"not {type(self.storage).__name__}"
-                )
-            if self.storage_options is not None:
-                raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
-            return
-        scheme = common_scheme(self.sources if self.table is None else [self.table.place])
-        in_catalog = self.table is not None and self.table.may_be_in_catalog
-        if scheme == "file" and self.storage_options and not in_catalog:
-            raise ValueError(f"storage_options mean nothing for local files, got {sorted(self.storage_options)}")
+        if self.storage is None:
+            scheme = common_scheme(self.named())
+            in_catalog = self.table is not None and self.table.may_be_in_catalog
+            if scheme == "file" and self.storage_options and not in_catalog:
+                raise ValueError(f"storage_options mean nothing for local files, got {sorted(self.storage_options)}")
+        elif not isinstance(self.storage, Storage):
+            raise TypeError(
+                "storage must have list, stat and read (stoker.storage.storage.Storage), "
+                f"not {type(self.storage).__name__}"
+            )
+        elif self.storage_options is not None:
+            raise ValueError("storage_options are for the storage that Stoker makes; give them to your own storage")
 
     def _check_transform(self) -> None:
         if self.transform is None:
@@ -255,17 +254,10 @@ def _checked_sources(source: object) -> tuple[Source, ...]:
 
 
 def _checked_columns(columns: object) -> tuple[str, ...] | None:
-    if columns is None:
-        return None
-    if isinstance(columns, str | bytes) or not isinstance(columns, Sequence):
-        raise TypeError(f"columns must be a list of names, not {columns!r}")
-    if strange := [name for name in columns if not isinstance(name, str)]:  # a name may be empty
-        raise TypeError(f"columns must be a list of names, but holds {strange[0]!r}")
-    if not columns:
+    found = None if columns is None else names(columns, "columns")
+    if found == ():
         raise ValueError("columns is empty; leave it out to read every column")
-    if twice := sorted({name for name in columns if columns.count(name) > 1}):
-        raise ValueError(f"columns names {twice[0]!r} twice")
-    return tuple(columns)
+    return found
 
 
 def _checked_fields(fields: object) -> dict[str, Field]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _URL_INSIDE = re.compile(r"/[a-z][a-z0-9+.-]+:/")
 _INT = re.compile(r"-?[0-9]{1,19}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Listed:
     """An object, and what is known of its rows without reading it.
 
@@ -96,10 +96,8 @@ def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
 
 
 def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:
-    if not place.pattern:
-        return _find_literal(place.name, storage, is_local=is_local)
-    folder, pattern = place.folder, place.pattern
-    infos = storage.list(folder)
+    name, folder, pattern = place.name, place.folder, place.pattern
+    infos = storage.list(folder) if pattern else []
     # What exists is that file or folder, whatever its name: it is no pattern then.
     while pattern:
         first, slash, rest = pattern.partition("/")
@@ -107,62 +105,58 @@ def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:
         if not any(url.startswith(f"{folder}{first}/") or (not slash and url == folder + first) for url in urls):
             break
         folder, pattern = folder + first + slash, rest
-    if not pattern or not GLOB.search(pattern):
-        return _find_literal(folder + pattern, storage, is_local=is_local)
-    file = re.compile(translate_glob(pattern.rstrip("/")), re.DOTALL)
-    below = re.compile(translate_glob(pattern.rstrip("/")) + "/(?P<rest>.+)", re.DOTALL)
-    names_hidden = any(part[:1] in ("_", ".") for part in pattern.split("/"))
-    found = []
-    for info in infos:
-        path = info.url[len(folder) :]
-        if not info.url.startswith(folder) or (_is_hidden(path) and not names_hidden):
-            continue
-        inside = below.fullmatch(path)
-        if (file.fullmatch(path) and not pattern.endswith("/")) or (
-            inside is not None and _is_wanted(info, inside["rest"])
-        ):
-            found.append(Listed(info=info, partition=_partition(path, folder)))
-    check_no_log(place.name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
-    if not found:
-        raise SourceMissingError(
-            f"no file matches {place.name} ({len(infos):,} objects lie below {folder})", url=place.name
-        )
-    return found
-
-
-def _find_literal(name: str, storage: Storage, *, is_local: bool) -> list[Listed]:
-    # A remote folder is listed while its store looks whether a file has that name: one wait less.
-    listing = None
-    with ExitStack() as stack:
-        if not (is_local or name.endswith("/") or name.lower().endswith(SUFFIXES)):
-            pool = ThreadPoolExecutor(1, thread_name_prefix="stoker-open")
-            listing = stack.enter_context(pool).submit(storage.list, name)
-        if not name.endswith("/"):
-            with suppress(SourceMissingError):  # then it is a folder, or nothing
-                return [Listed(info=storage.stat(name))]
-        infos = storage.list(name) if listing is None else listing.result()
-    folder = name.rstrip("/") + "/"
+    if not GLOB.search(pattern):
+        name, pattern = folder + pattern if place.pattern else name, ""
+        listing = None
+        with ExitStack() as stack:
+            # A remote folder is listed while its store looks whether a file has that name: one wait less.
+            if not (is_local or name.endswith("/") or name.lower().endswith(SUFFIXES)):
+                pool = ThreadPoolExecutor(1, thread_name_prefix="stoker-open")
+                listing = stack.enter_context(pool).submit(storage.list, name)
+            if not name.endswith("/"):
+                with suppress(SourceMissingError):  # then it is a folder, or nothing
+                    return [Listed(storage.stat(name))]
+            infos = storage.list(name) if listing is None else listing.result()
+        folder = name.rstrip("/") + "/"
+    is_meant = _matcher(pattern) if pattern else _is_wanted
     paths = [(info, info.url[len(folder) :]) for info in infos if info.url.startswith(folder)]
-    found = [Listed(info=info, partition=_partition(path, folder)) for info, path in paths if _is_wanted(info, path)]
+    found = [Listed(info, _partition(path, folder)) for info, path in paths if is_meant(info, path)]
     check_no_log(name, folder, infos, [file.info.url for file in found], storage, is_local=is_local)
+    if not found and pattern:
+        raise SourceMissingError(f"no file matches {name} ({len(infos):,} objects lie below {folder})", url=name)
     if not found:
-        if not infos and is_local and os.path.isdir(name):  # noqa: PTH112  names are any bytes
-            raise SourceMissingError(f"the folder {name} is empty: no Parquet file lies below it", url=name)
-        if not infos:
-            hint = (
-                "; a Path is a file of this machine: give a URL as text"
-                if _URL_INSIDE.search(name)
-                else "; a Path is no pattern: give a glob as text"
-                if GLOB.search(name)
-                else ""
-            )
-            raise SourceMissingError(f"nothing is stored at {name}: check the name{hint}", url=name)
-        raise SourceMissingError(
-            f"no Parquet file lies below {name}, but {count_text(len(infos), 'other file')}, such as {infos[0].url}"
-            + (way_out(name, [info.url for info in infos]) or f"; in a folder {_NAMES} are read, others when named"),
-            url=name,
-        )
+        raise SourceMissingError(_why_none(name, infos, is_local=is_local), url=name)
     return found
+
+
+def _why_none(name: str, infos: Sequence[ObjectInfo], *, is_local: bool) -> str:
+    if infos:
+        hint = way_out(name, [info.url for info in infos]) or f"; in a folder {_NAMES} are read, others when named"
+        count = count_text(len(infos), "other file")
+        return f"no Parquet file lies below {name}, but {count}, such as {infos[0].url}{hint}"
+    if is_local and os.path.isdir(name):  # noqa: PTH112  names are any bytes
+        return f"the folder {name} is empty: no Parquet file lies below it"
+    what = f"nothing is stored at {name}: check the name"
+    if _URL_INSIDE.search(name):
+        return f"{what}; a Path is a file of this machine: give a URL as text"
+    return f"{what}; a Path is no pattern: give a glob as text" if GLOB.search(name) else what
+
+
+def _matcher(pattern: str) -> Callable[[ObjectInfo, str], bool]:
+    """Return whether a glob means a file by its path: the file itself, or a folder above it."""
+    glob = translate_glob(pattern.rstrip("/"))
+    file, below = re.compile(glob, re.DOTALL), re.compile(f"{glob}/(?P<rest>.+)", re.DOTALL)
+    names_hidden = any(part[:1] in ("_", ".") for part in pattern.split("/"))
+
+    def is_meant(info: ObjectInfo, path: str) -> bool:
+        if _is_hidden(path) and not names_hidden:
+            return False
+        if file.fullmatch(path) and not pattern.endswith("/"):
+            return True
+        inside = below.fullmatch(path)
+        return inside is not None and _is_wanted(info, inside["rest"])
+
+    return is_meant
 
 
 def _is_wanted(info: ObjectInfo, path: str) -> bool:

@@ -99,7 +99,7 @@ def check_no_log(
         if root == folder or any(url.startswith(root) for url in found):
             _refuse(source, root, roots[root])
     for root in _local_roots(folder, found) if is_local else _remote_roots(folder):
-        log = _local_log(root) if is_local else _remote_log(root, storage)
+        log = _log_in(root, storage, is_local=is_local)
         if log is not None:
             _refuse(source, root, log)
 
@@ -116,44 +116,22 @@ def _refuse(source: str, root: str, log: _Log) -> None:
 
 def _local_roots(folder: str, found: Sequence[str]) -> Iterator[str]:
     """Yield the folders above `folder`, and those above what links below it lead to."""
-    seen: set[str] = set()
-    real: dict[str, str] = {}
-    starts = [_above(folder.rstrip("/")), _real(folder)]
-    for url in found:
-        parent = _above(url)
-        if parent not in real:
-            real[parent] = _real(parent)
-        is_link = os.path.islink(name_bytes(url))  # noqa: PTH114  Path has no names of bytes
-        starts.append(_above(_real(url)) if is_link else real[parent])
-    for start in starts:
+    seen = {folder}
+    real = {parent: _real(parent) for parent in {_above(url) for url in found}}
+    links = [_above(_real(url)) for url in found if os.path.islink(name_bytes(url))]  # noqa: PTH114  names are any bytes
+    for start in (_above(folder), _real(folder), *real.values(), *links):
         while start not in seen:
             seen.add(start)
-            if start != folder.rstrip("/"):
-                yield start
+            yield start
             start = _above(start)
 
 
 def _real(path: str) -> str:
-    return name_of(os.path.realpath(name_bytes(path)))
+    return name_of(os.path.realpath(name_bytes(path))).rstrip("/") + "/"
 
 
 def _above(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
-
-
-def _local_log(root: str) -> _Log | None:
-    for name, log in (("_delta_log", _LOGS["delta"]), (".hoodie", _LOGS["hudi"]), ("_spark_metadata", _LOGS["stream"])):
-        if _names_in(f"{root}/{name}"):
-            return log
-    names = (f"metadata/{name}" for name in _names_in(f"{root}/metadata"))
-    return _LOGS["iceberg"] if any(_MARKS.match(name) for name in names) else None
-
-
-def _names_in(folder: str) -> list[str]:
-    try:
-        return [name_of(name) for name in os.listdir(name_bytes(folder))]  # noqa: PTH208
-    except OSError:
-        return []
+    return path.rstrip("/").rpartition("/")[0] + "/"
 
 
 def _remote_roots(folder: str) -> Iterator[str]:
@@ -165,13 +143,17 @@ def _remote_roots(folder: str) -> Iterator[str]:
             yield f"{scheme}{separator}{'/'.join(parts)}/"
 
 
-def _remote_log(root: str, storage: Storage) -> _Log | None:
+def _log_in(root: str, storage: Storage, *, is_local: bool) -> _Log | None:
     for name, log in _FILES.items():
         # Who may read a part of a table alone is refused above it, and is not kept from the part.
         with suppress(SourceError):
             storage.stat(root + name)
             return log
-    with suppress(SourceError):
-        if any(_MARKS.match(info.url, len(root)) for info in storage.list(root + "metadata/")):
+    with suppress(SourceError, OSError):
+        folder = f"{root}metadata/"
+        # Of a local folder only the names: another one of this name may have anything below it.
+        names = [name_of(name) for name in os.listdir(name_bytes(folder))] if is_local else None  # noqa: PTH208
+        names = [info.url[len(folder) :] for info in storage.list(folder)] if names is None else names
+        if any(_MARKS.match(f"metadata/{name}") for name in names):
             return _LOGS["iceberg"]
     return None

@@ -119,16 +119,12 @@ class Fragments(Sequence[Fragment]):
         self._known = known
 
     def __len__(self) -> int:
-        return len(self._known.file)
+        return len(self._known.fragments)
 
     def __getitem__(self, i: int) -> Fragment:  # type: ignore[override]  # one at a time
-        known = self._known
-        row_start = int(known.row_start[i])
-        return Fragment(
-            url=known.files[int(known.file[i])].info.url,
-            row_groups=range(int(known.start[i]), int(known.stop[i])),
-            rows=None if row_start < 0 else (row_start, int(known.row_stop[i])),
-        )
+        file, start, stop, row_start, row_stop, _ = self._known.fragments[i].tolist()
+        rows = None if row_start < 0 else (row_start, row_stop)
+        return Fragment(url=self._known.files[file].info.url, row_groups=range(start, stop), rows=rows)
 
 
 class RowReader:
@@ -157,16 +153,16 @@ class RowReader:
 
     def file_of(self, i: int) -> Listed:
         """Return the file of fragment i."""
-        return self.survey.files[int(self.survey.file[i])]
+        return self.survey.files[int(self.survey.fragments["file"][i])]
 
     @cached_property
     def _units(self) -> Int64:
         """The first fragment of each unit, and the end; a part that goes on where another ends begins none."""
-        known = self.survey
-        goes_on = (known.row_start[1:] >= 0) & (known.row_start[1:] == known.row_stop[:-1])
-        goes_on &= (known.file[1:] == known.file[:-1]) & (known.start[1:] == known.start[:-1])
-        begins = np.flatnonzero(~np.append(False, goes_on)[: len(known.file)])
-        return np.append(begins, len(known.file))
+        before, after = self.survey.fragments[:-1], self.survey.fragments[1:]
+        goes_on = (after["row_start"] >= 0) & (after["row_start"] == before["row_stop"])
+        goes_on &= (after["file"] == before["file"]) & (after["start"] == before["start"])
+        num = len(self.survey.fragments)
+        return np.append(np.flatnonzero(~np.append(False, goes_on)[:num]), num)
 
     def unit(self, i: int) -> range:
         """Return the fragments that are read in one go with i: all parts of its row group, or i alone."""
@@ -198,22 +194,22 @@ class RowReader:
         if not leaves:
             for j in self.unit(i):
                 # One column that nobody asks for: Arrow's tables without columns have no rows.
-                table = pa.table({"": pa.nulls(int(self.survey.num_rows[j]))})
+                table = pa.table({"": pa.nulls(int(self.survey.fragments["num_rows"][j]))})
                 yield j, self._finished(table, file, want, where=str(self.fragments[j]))
-        elif self.survey.row_start[i] >= 0:
+        elif self.fragments[i].rows is not None:
             yield from self._decoded(i, file, footer, leaves, want, on_stage, share_out=share_out)
         else:  # exhausted first, so that the file's bytes are let go
             yield [*self._decoded(i, file, footer, leaves, want, on_stage, on_fetched=on_fetched)].pop()
 
     def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
         """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
-        known = self.survey
-        if known.stop[i] - known.start[i] == 1:  # no footer is asked
-            return known.start[i : i + 1], np.maximum(known.row_start[i : i + 1], 0), known.num_rows[i : i + 1]
+        _, start, stop, row_start, _, num_rows = self.survey.fragments[i].tolist()
+        if stop - start == 1:  # no footer is asked
+            return np.array([start]), np.array([max(row_start, 0)]), np.array([num_rows])
         file = self.file_of(i)
         footer = self._footers.get(file.info)
         needed = survivors(footer, file, self._cut, self._footers)
-        groups = np.array([g for g in range(int(known.start[i]), int(known.stop[i])) if g in needed], np.int64)
+        groups = np.array([g for g in range(start, stop) if g in needed], np.int64)
         return groups, np.zeros_like(groups), footer.numbers.groups["num_rows"][groups]
 
     def _decoded(
@@ -233,7 +229,7 @@ class RowReader:
         What was read is from the version that was listed, or it is not handed over; and where it could not be decoded,
         another version is the reason to tell. Where each read proves it, nothing is looked up again.
         """
-        unit, info, is_part = self.unit(i), file.info, self.survey.row_start[i] >= 0
+        unit, info, is_part = self.unit(i), file.info, self.fragments[i].rows is not None
         groups = self.group_rows(i)[0].tolist()
         where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
         spans = column_chunks(footer, groups, leaves, info)
@@ -252,7 +248,7 @@ class RowReader:
                 footer=footer,
                 numbers=groups,
                 spans=spans,
-                part_rows=self.survey.num_rows[unit.start : unit.stop].tolist(),
+                part_rows=self.survey.fragments["num_rows"][unit.start : unit.stop].tolist(),
                 coded=footer.layout.stored_names(want.coded),
                 most_bytes=max(MOST_DECODED_BYTES, 8 * self._cut.chunk_bytes),
                 where=where,
@@ -335,31 +331,27 @@ class RowReader:
             FieldError: A value does not fit.
             SourceError: A file cannot be read.
         """
-        known = self.survey
-        by_layout: dict[int, tuple[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]]] = {}
-        units: list[tuple[int, pa.Schema]] = []
-        shared = dict(flat_fields(known.schema))
+        known, shared = self.survey, dict(flat_fields(self.survey.schema))
+        by_layout: dict[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]] = {}
+        units: dict[int, pa.Schema] = {}
         for f, file in enumerate(known.files):
             footer = self._footers.get(file.info)
-            layout = footer.layout
-            if id(layout) not in by_layout:  # which keeps it, so that no other one gets its number
-                by_layout[id(layout)] = layout, _doubtful(layout, shared, self._cut.names)
-            _, doubtful = by_layout[id(layout)]
-            if not doubtful:
-                continue
-            groups = np.array(sorted(_groups_in_doubt(footer, doubtful, self._footers.bytes_of(file.info))), np.int64)
-            here = np.flatnonzero(known.file == f)
-            num_before = np.searchsorted(groups, [known.start[here], known.stop[here]])
-            found = here[num_before[1] > num_before[0]].tolist()
-            schema = pa.schema([(name, kind) for name, (_, kind) in doubtful.items()])
-            units += [(i, schema) for i in sorted({self.unit(i)[0] for i in found})]
+            if footer.layout not in by_layout:
+                by_layout[footer.layout] = _doubtful(footer.layout, shared, self._cut.names)
+            if doubtful := by_layout[footer.layout]:
+                in_doubt = _groups_in_doubt(footer, doubtful, self._footers.bytes_of(file.info))
+                schema = pa.schema([(name, kind) for name, (_, kind) in doubtful.items()])
+                for i in np.flatnonzero(known.fragments["file"] == f).tolist():
+                    if not in_doubt.isdisjoint(self.fragments[i].row_groups):
+                        units[self.unit(i)[0]] = schema
+
+        firsts = [*units]
 
         def work(u: int) -> None:
-            i, schema = units[u]
-            for _ in self.read_stored(i, self.want(schema, beside=pa.schema([])), NO_STAGES):
+            for _ in self.read_stored(firsts[u], self.want(units[firsts[u]], beside=pa.schema([])), NO_STAGES):
                 pass
 
-        for_each(len(units), work, num_threads=num_threads)
+        for_each(len(firsts), work, num_threads=num_threads)
 
 
 def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: Stages) -> ShareOut:

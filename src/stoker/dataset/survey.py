@@ -7,12 +7,14 @@ the storage           in parallel                            (pruned by statisti
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,29 +34,31 @@ from stoker.storage.each import for_each
 from stoker.storage.storage import ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
 
-_MAGIC = b"STKCAT06"
+_MAGIC = b"STKCAT07"
 _NOT_TOLD = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
 
 
+# Where a fragment lies: its file, row groups [start, stop) of it, rows [row_start, row_stop) where it is part of a row
+# group, else -1, and how many rows are read for it.
+_FRAGMENT = np.dtype(
+    [(name, np.int64) for name in ("file", "start", "stop", "row_start", "row_stop", "num_rows")],
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Everything about a data set that is known before any row is read. K is the number of fragments.
+    """Everything about a data set that is known before any row is read. F files, K fragments, C stored columns.
 
     Attributes:
         files: The files, by URL.
         footers: Hash of the footer of each file.
         schema: Columns that the files share, structs as structs, without partition columns.
         partitions: Partition columns.
-        file: Number of the file of each fragment. Shape [K].
-        start: Its first row group. Shape [K].
-        stop: Its last row group + 1. Shape [K].
-        row_start: First row, where it is part of a row group, else -1. Shape [K].
-        row_stop: Last row + 1, else -1. Shape [K].
-        num_rows: Rows that are read for it. Shape [K].
+        fragments: Records of `file`, `start`, `stop`, `row_start`, `row_stop`, `num_rows`. Shape [K].
         num_samples: Rows that pass the filter. Shape [K].
-        null_counts: Column -> nulls among its rows, -1 where that is not known. Shape [K] each.
+        nulls: Nulls of each column of `Cut.stored` in each file, -1 where that is not known. Shape [F, C].
         table: The table that the files belong to, or None.
     """
 
@@ -62,23 +66,10 @@ class Survey:
     footers: tuple[str, ...]
     schema: pa.Schema
     partitions: pa.Schema
-    file: Int64
-    start: Int64
-    stop: Int64
-    row_start: Int64
-    row_stop: Int64
-    num_rows: Int64
+    fragments: npt.NDArray[Any]
     num_samples: Int64
-    null_counts: Mapping[str, Int64]
+    nulls: Int64
     table: LakeTable | None = None
-
-    def take(self, numbers: Int64) -> Survey:
-        """Return some of the fragments, each as often as its number is there."""
-        nulls = {name: counts[numbers] for name, counts in self.null_counts.items()}
-        return replace(self, null_counts=nulls, **{name: getattr(self, name)[numbers] for name in _ARRAYS})
-
-
-_ARRAYS = ("file", "start", "stop", "row_start", "row_stop", "num_rows", "num_samples")
 
 
 def read_layouts(
@@ -173,8 +164,8 @@ def survivors(footer: Footer, file: Listed, cut: Cut, footers: Footers) -> froze
 
 def _cut_file(
     file: Listed, cut: Cut, footers: Footers, plan: Callable[[Sequence[RowGroup]], list[FragmentRange]]
-) -> tuple[list[FragmentRange], Int64]:
-    """Return the fragments of one file, and the nulls of each column in each of them: a row a column.
+) -> list[FragmentRange]:
+    """Return the fragments of one file.
 
     Raises:
         SourceError: The footer contradicts itself, or the file cannot be read.
@@ -187,51 +178,34 @@ def _cut_file(
         layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
     )
     rows = numbers.groups["num_rows"].tolist()
-    groups = [RowGroup(*row_group, g in needed) for g, row_group in enumerate(zip(rows, sizes.tolist(), strict=True))]
     try:
-        pieces = plan(groups)
+        return plan([RowGroup(*group, g in needed) for g, group in enumerate(zip(rows, sizes.tolist(), strict=True))])
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
-    is_picked = cut.expression is not None or bool(file.deleted)
-    return pieces, _nulls(layout, pieces, numbers.chunks["null_count"], sorted(needed), cut, is_picked=is_picked)
 
 
-def _nulls(
-    layout: Layout, pieces: Sequence[FragmentRange], counts: Int64, needed: Sequence[int], cut: Cut, *, is_picked: bool
-) -> Int64:
-    """Return the nulls of each column in each fragment, as far as the footer's statistics say: a row a column.
+def _nulls(footer: Footer, cut: Cut, *, is_picked: bool) -> list[int]:
+    """Return the nulls of each stored column in a file, as far as its statistics say.
 
     Args:
-        layout: Of the file.
-        pieces: Its fragments.
-        counts: What the footer says of each row group and leaf.
-        needed: Row groups that are read.
-        cut: How the file was cut.
+        footer: Of the file.
+        cut: What is read of it.
         is_picked: Whether only some of its rows are delivered.
     """
+    layout, counts = footer.layout, footer.numbers.chunks["null_count"]
     may_be_null = layout.max_definition_levels > 0
-    is_odd = may_be_null & ((counts < 0) | (counts > _MOST_NULLS))
-    told = np.zeros((2, len(counts) + 1, counts.shape[1]), np.int64)
-    read = np.asarray(needed, np.int64)
-    told[0, read + 1] = np.where(may_be_null & ~is_odd, counts, 0)[read]
-    told[1, read + 1] = is_odd[read]
-    # Of all row groups before each, so that those of a fragment are a difference.
-    before = np.cumsum(told, axis=1)
-    start, stop, row_start = np.array([piece[:3] for piece in pieces], np.int64).reshape(-1, 3).T
-    nulls, odd = before[:, stop] - before[:, start]
-    # In lists a null may be an empty list; of a part, or behind a filter, nobody knows which rows are null.
-    is_vague = (layout.max_repetition_levels > 0) | (row_start >= 0)[:, None] | is_picked
-    by_leaf = np.where((odd > 0) | ((nulls > 0) & is_vague), _NOT_TOLD, nulls).T
-    found = np.empty((len(cut.stored), len(pieces)), np.int64)
-    # The file may have no such column: all null, though a filter may leave no row of it.
-    found[:] = [_NOT_TOLD if is_picked else piece.num_rows for piece in pieces]
-    for i, name in enumerate(cut.stored):
-        own = layout.leaves_of(name)
-        if len(own) == 1:
-            found[i] = by_leaf[own[0]]
-        elif own:
-            found[i] = np.where((by_leaf[own] == 0).all(axis=0), 0, _NOT_TOLD)
-    return found
+    is_odd = ((counts < 0) | (counts > _MOST_NULLS)).any(axis=0)
+    total = counts.sum(axis=0)
+    # In lists a null may be an empty list; of rows behind a filter, nobody knows which are null.
+    is_vague = (layout.max_repetition_levels > 0) | is_picked
+    by_leaf = np.where(is_odd | ((total > 0) & is_vague), _NOT_TOLD, total) * may_be_null
+    known = by_leaf.tolist()
+    # A column that the file lacks is all null, though a filter may leave no row of it.
+    lacking = _NOT_TOLD if is_picked else int(footer.numbers.groups["num_rows"].sum())
+    return [
+        lacking if not own else known[own[0]] if len(own) == 1 else -any(known[leaf] for leaf in own)
+        for own in map(layout.leaves_of, cut.stored)
+    ]
 
 
 def survey(
@@ -256,34 +230,25 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    found: list[tuple[list[FragmentRange], Int64] | None] = [None] * len(files)
+    pieces: list[list[FragmentRange]] = [[]] * len(files)
+    nulls = np.zeros((len(files), len(cut.stored)), np.int64)
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def work(i: int) -> None:
-        found[i] = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
+        pieces[i] = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
+        is_picked = cut.expression is not None or bool(files[i].deleted)
+        nulls[i] = _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
 
     for_each(len(files), work, num_threads=num_threads)
-    pieces: list[tuple[int, FragmentRange]] = []
-    nulls: list[Int64] = []
-    for i, result in enumerate(found):
-        assert result is not None
-        pieces += [(i, piece) for piece in result[0]]
-        nulls.append(result[1])
-    columns = np.array([piece for _, piece in pieces], np.int64).reshape(-1, 5).T.copy()
-    start, stop, row_start, row_stop, num_rows = columns
+    fragments = np.array([(i, *piece) for i, some in enumerate(pieces) for piece in some], _FRAGMENT)
     return Survey(
         files=tuple(files),
         footers=tuple(footers.get(file.info).digest for file in files),
         schema=schema,
         partitions=cut.partitions,
-        file=np.array([i for i, _ in pieces], np.int64),
-        start=start,
-        stop=stop,
-        row_start=row_start,
-        row_stop=row_stop,
-        num_rows=num_rows,
-        num_samples=num_rows.copy(),
-        null_counts=dict(zip(cut.stored, np.concatenate(nulls, axis=1), strict=True)),
+        fragments=fragments,
+        num_samples=fragments["num_rows"].copy(),
+        nulls=nulls,
     )
 
 
@@ -297,17 +262,17 @@ def keep_survey(path: Path, known: Survey) -> None:
             "footer": strings_of(known.footers, pa.string()),
             "partition": strings_of([json.dumps(file.partition) for file in known.files], pa.string()),
             "deleted": strings_of([file.deleted for file in known.files], pa.large_binary()),
+            # Not a column each: of thousands each would be compressed by itself.
+            "nulls": strings_of([counts.tobytes() for counts in known.nulls], pa.large_binary()),
         }
     )
-    fragments = pa.table({name: array_of(getattr(known, name)) for name in _ARRAYS})
-    # Not a column each: of thousands each would be compressed by itself.
-    counts = np.concatenate([*known.null_counts.values(), np.zeros(0, np.int64)])
-    offsets = array_of(np.arange(len(known.null_counts) + 1, dtype=np.int64) * len(known.file))
-    names = strings_of(list(known.null_counts), pa.string())
-    nulls = pa.table({"column": names, "nulls": pa.LargeListArray.from_arrays(offsets, array_of(counts))})
+    names = _FRAGMENT.names or ()
+    fragments = pa.table(
+        {**{name: array_of(known.fragments[name].copy()) for name in names}, "num_samples": array_of(known.num_samples)}
+    )
     columns = pa.schema([]) if known.table is None else known.table.to_schema()
     schemas = (pa.Table.from_batches([], schema) for schema in (known.schema, known.partitions, columns))
-    keep(path, _MAGIC, [files, fragments, nulls, *schemas], compression="zstd")
+    keep(path, _MAGIC, [files, fragments, *schemas], compression="zstd")
 
 
 def kept_survey(path: Path) -> Survey | None:
@@ -315,22 +280,25 @@ def kept_survey(path: Path) -> Survey | None:
     tables = kept(path, _MAGIC, "the data set is looked through again")
     if tables is None:
         return None
-    files, fragments, nulls, schema, partitions, table = tables
+    files, found, schema, partitions, table = tables
+    partition_of = {
+        text: tuple((key, value) for key, value in json.loads(text)) for text in files["partition"].unique().to_pylist()
+    }
     columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition", "deleted"))
-    partition_of: dict[str, tuple[tuple[str, str | None], ...]] = {}
-    listed = []
-    for name, size, version, text, deleted in zip(*columns, strict=True):
-        if text not in partition_of:
-            partition_of[text] = tuple((key, value) for key, value in json.loads(text))
-        info = ObjectInfo(url=name_of(name), size_bytes=size, version=version)
-        listed.append(Listed(info=info, partition=partition_of[text], deleted=deleted))
-    counts = numbers_in(pc.list_flatten(nulls["nulls"])).reshape(len(nulls), len(fragments))
+    listed = [
+        Listed(ObjectInfo(url=name_of(name), size_bytes=size, version=version), partition_of[text], deleted)
+        for name, size, version, text, deleted in zip(*columns, strict=True)
+    ]
+    fragments = np.empty(len(found), _FRAGMENT)
+    for name in _FRAGMENT.names or ():
+        fragments[name] = numbers_in(found[name])
     return Survey(
         files=tuple(listed),
         footers=tuple(files["footer"].to_pylist()),
         schema=schema.schema,
         partitions=partitions.schema,
+        fragments=fragments,
+        num_samples=numbers_in(found["num_samples"]),
+        nulls=np.frombuffer(b"".join(files["nulls"].to_pylist()), np.int64).reshape(len(files), -1),
         table=LakeTable.from_schema(table.schema) if table.schema.metadata else None,
-        null_counts=dict(zip(nulls["column"].to_pylist(), counts, strict=True)),
-        **{name: numbers_in(fragments[name]) for name in _ARRAYS},
     )

@@ -362,17 +362,14 @@ def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
 
 
 def check_known_nulls(catalogue: Catalogue) -> None:
-    """Raise where the footers already say that there are nulls without an answer; the first fragment is named."""
+    """Raise where the footers already say that there are nulls without an answer; the first file is named."""
     # Lists are left out: in a footer, an empty list counts as a null.
     flat = [field.name for field in catalogue.schema if not pa.types.is_nested(field.type)]
     counts = {name: catalogue.null_counts[name] for name in flat if name in catalogue.null_counts}
     suspects = {int(np.argmax(nulls > 0)) for nulls in counts.values() if (nulls > 0).any()}
-    for i in sorted(suspects):
-        check_nulls(
-            {name: int(max(nulls[i], 0)) for name, nulls in counts.items()},
-            catalogue.dataset.fields,
-            where=str(catalogue.fragments[i]),
-        )
+    for file in sorted(suspects):
+        nulls = {name: int(max(found[file], 0)) for name, found in counts.items()}
+        check_nulls(nulls, catalogue.dataset.fields, where=catalogue.files[file].url)
 
 
 def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> AbstractContextManager[object]:

@@ -21,7 +21,7 @@ from stoker.dataset.runs import RunRule, Runs, comparable
 from stoker.dataset.survey import Cut, Survey, survey
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.errors import FieldError, SourceError
-from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
+from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
 from stoker.parquet.footers import Footers
 
@@ -52,104 +52,76 @@ def open_index(
         FieldError: A column is not there or cannot serve.
         SourceError: It cannot be read, or holds values that make no sense; file and row group are named.
     """
-    path = None
+    path = index = None
     if folder is not None:
         content = {"version": FORMAT_VERSION, "dataset": catalogue.fingerprint, "units": unit.to_json()}
         path = Path(folder) / "source" / f"units-{fingerprint('units', content)}.stoker"
-        kept = kept_index(path)
-        if kept is not None:
-            catalogue.runs = None
-            return kept
-    index = _count(unit, catalogue, num_threads, on_progress, token_counts)
+        index = kept_index(path)
+    if index is None:
+        row_starts = offsets_of(catalogue.num_samples)
+        if isinstance(unit, Weighted):
+            index = _count_weights(unit, catalogue, row_starts, num_threads, on_progress)
+        elif isinstance(unit, Pack):
+            counts = token_counts or partial(_count_tokens, unit, catalogue, row_starts, num_threads, on_progress)
+            index = pack_lengths(unit, counts(), catalogue.num_samples)
+        else:
+            assert isinstance(unit, Grouped | NGram)
+            runs = catalogue.runs
+            if unit.rule is not None and (runs is None or runs.rule != unit.rule):
+                runs = find_runs(catalogue, unit.rule, num_threads=num_threads, on_progress=on_progress)
+            index = _count_in_runs(unit, row_starts, None if unit.rule is None else runs)
+        if path is not None:
+            keep_index(path, index)
     catalogue.runs = None
-    if path is not None:
-        keep_index(path, index)
     return index
 
 
-def _count(
-    unit: SamplingUnit,
-    catalogue: Catalogue,
-    num_threads: int,
-    on_progress: OnCount | None,
-    token_counts: Callable[[], Int64] | None,
-) -> Index:
-    row_starts = offsets_of(catalogue.num_samples)
-    if isinstance(unit, Weighted):
-        return _count_weights(unit, catalogue, row_starts, num_threads, on_progress)
-    if isinstance(unit, Pack):
-        if token_counts is not None:
-            counts = token_counts()
-        else:
-            columns = catalogue.types_of([packed_column(unit, catalogue)])
-            counts = np.zeros(int(row_starts[-1]), np.int64)
+def _count_tokens(
+    unit: Pack, catalogue: Catalogue, row_starts: Int64, num_threads: int, on_progress: OnCount | None
+) -> Int64:
+    """Return how many tokens each row has, as its columns say. Shape [N]."""
+    counts = np.zeros(int(row_starts[-1]), np.int64)
 
-            def take(j: int, table: pa.Table, _: Int64 | None) -> None:
-                counts[row_starts[j] : row_starts[j + 1]] = _lengths(table.column(0))
+    def take(j: int, table: pa.Table, _: Int64 | None) -> None:
+        column = comparable(table.column(0))
+        lengths = pc.list_value_length(column) if pa.types.is_nested(column.type) else pc.binary_length(column)
+        counts[row_starts[j] : row_starts[j + 1]] = pc.fill_null(lengths, 0).cast(pa.int64()).to_numpy()
 
-            catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
-        return pack_lengths(unit, counts, catalogue.num_samples)
-    assert isinstance(unit, Grouped | NGram)
-    runs = catalogue.runs if unit.rule is not None else None
-    if unit.rule is not None and (runs is None or runs.rule != unit.rule):
-        runs = find_runs(catalogue, unit.rule, num_threads=num_threads, on_progress=on_progress)
-    if isinstance(unit, NGram):
-        index = count_windows(unit, row_starts, None if runs is None else runs.begins)
-        if runs is None or not unit.keys or unit.max_gap is not None:  # a gap begins a run of the same key
-            return index
-        return replace(index, numbers={**index.numbers, "num_reappearing": runs.num_reappearing(row_starts)})
-    assert runs is not None
-    starts, num_cut = cut_runs(runs.begins, row_starts)
-    unit_starts = np.searchsorted(starts, row_starts).astype(np.int64)
-    return Index(
-        row_starts=row_starts,
-        arrays={"unit_starts": unit_starts, "starts": np.append(starts, row_starts[-1])},
-        numbers={"num_cut": num_cut, "num_reappearing": runs.num_reappearing(row_starts)},
-    )
+    columns = catalogue.types_of([_packed_column(unit, catalogue)])
+    catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
+    return counts
 
 
-def cut_runs(begins: Int64, row_starts: Int64) -> tuple[Int64, int]:
-    """Return where runs begin when no run goes on from one chunk to the next, and how many borders cut one.
-
-    Args:
-        begins: Rows that begin a run of the whole data set. Shape [R].
-        row_starts: Where each chunk's rows begin, and the end. Shape [K + 1].
-    """
+def _count_in_runs(unit: Grouped | NGram, row_starts: Int64, runs: Runs | None) -> Index:
+    """Return groups, or windows, in runs; in all rows where there are none."""
+    num_reappearing = 0
+    # A gap in time begins a run of the same key.
+    if runs is not None and unit.keys and not (isinstance(unit, NGram) and unit.max_gap is not None):
+        num_reappearing = runs.num_reappearing(row_starts)
+    num_rows = int(row_starts[-1])
+    begins = np.arange(min(1, num_rows), dtype=np.int64) if runs is None else runs.begins
+    # No run goes on from one chunk to the next.
     borders = np.unique(row_starts[:-1][np.diff(row_starts) > 0])
     cut = np.setdiff1d(borders, begins, assume_unique=True)
-    return np.union1d(begins, cut), len(cut)
+    starts, numbers = np.union1d(begins, cut), {"num_cut": len(cut), "num_reappearing": num_reappearing}
+    if isinstance(unit, Grouped):
+        first, starts = starts, np.append(starts, num_rows)
+    else:
+        length, stride = unit.length, unit.stride
 
+        def windows(starts: Int64) -> Int64:
+            lengths = np.diff(np.append(starts, num_rows))
+            return np.where(lengths < length, 0, (lengths - length) // stride + 1)
 
-def count_windows(unit: NGram, row_starts: Int64, begins: Int64 | None) -> Index:
-    """Return the windows over runs of rows.
-
-    Args:
-        unit: Length and stride.
-        row_starts: Where each chunk's rows begin, and the end. Shape [K + 1].
-        begins: Rows that begin a run; None where all rows are one. Shape [R].
-    """
-    num_rows = int(row_starts[-1])
-    begins = np.arange(min(1, num_rows), dtype=np.int64) if begins is None else begins
-    starts, num_cut = cut_runs(begins, row_starts)
-
-    def windows(starts: Int64) -> Int64:
-        lengths = np.diff(np.append(starts, num_rows))
-        return np.where(lengths < unit.length, 0, (lengths - unit.length) // unit.stride + 1)
-
-    counts = windows(starts)
-    total = int(counts.sum())
-    inside = np.arange(total, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
-    first = np.repeat(starts, counts) + inside * unit.stride
-    used = np.minimum(counts * min(unit.stride, unit.length) + max(unit.length - unit.stride, 0), unit.length * counts)
-    return Index(
-        row_starts=row_starts,
-        arrays={"unit_starts": np.searchsorted(first, row_starts).astype(np.int64), "starts": first},
-        numbers={
-            "num_cut": num_cut,
-            "num_lost": max(0, int(windows(begins).sum()) - total),
-            "num_unused_rows": num_rows - int(used.sum()),
-        },
-    )
+        counts = windows(starts)
+        total = int(counts.sum())
+        inside = np.arange(total, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+        first = starts = np.repeat(starts, counts) + inside * stride
+        used = np.minimum(counts * min(stride, length) + max(length - stride, 0), length * counts)
+        numbers["num_lost"] = max(0, int(windows(begins).sum()) - total)
+        numbers["num_unused_rows"] = num_rows - int(used.sum())
+    unit_starts = np.searchsorted(first, row_starts).astype(np.int64)
+    return Index(row_starts=row_starts, arrays={"unit_starts": unit_starts, "starts": starts}, numbers=numbers)
 
 
 def _count_weights(
@@ -217,12 +189,7 @@ def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
     return cumulated
 
 
-def packed_column(unit: Pack, catalogue: Catalogue) -> str:
-    """Return the column that the packed field is made of.
-
-    Raises:
-        FieldError: There is no such field, it is not ragged, or is ragged twice over.
-    """
+def _packed_column(unit: Pack, catalogue: Catalogue) -> str:
     for plan in plan_fields(catalogue.schema, catalogue.dataset.fields):
         if plan.entry.name != unit.field:
             continue
@@ -234,13 +201,6 @@ def packed_column(unit: Pack, catalogue: Catalogue) -> str:
             )
         return plan.columns[0].name
     raise FieldError(f"there is no field {unit.field!r} to pack", columns=[unit.field])
-
-
-def _lengths(column: pa.ChunkedArray) -> Int64:
-    column = comparable(column)
-    lengths = pc.list_value_length(column) if pa.types.is_nested(column.type) else pc.binary_length(column)
-    found: Int64 = pc.fill_null(lengths, 0).cast(pa.int64()).to_numpy()
-    return found
 
 
 def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
@@ -329,66 +289,54 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
     """
     columns = catalogue.types_of(rule.columns)
     rule.check(columns)
-    nothing = rule.plain(columns.empty_table())
-    num = len(catalogue)
+    nothing, starts = rule.plain(columns.empty_table()), _group_starts(catalogue)
+    num, file_of = len(catalogue), catalogue.file_of_chunk
     begins, keys, ends = [np.empty(0, np.int64)] * num, [nothing] * num, [nothing] * num
-    kept: list[Int64 | None] = [None] * num
-    num_samples = np.zeros(num, np.int64)
-
-    def check(j: int, is_wrong: Bools) -> None:
-        """Raise where a row of fragment j is wrong."""
-        if is_wrong.any():
-            row, rows = int(np.flatnonzero(is_wrong)[0]), kept[j]
-            what = f"the rows of one {', '.join(rule.keys)}" if rule.keys else "all rows"
-            raise SourceError(
-                f"{catalogue.place(j, row if rows is None else int(rows[row]))}: {rule.timestamp!r} is earlier than in "
-                f"the row before, or missing; an NGram needs {what} side by side, sorted by it",
-                url=catalogue.fragments[j].url,
-            )
+    passing, num_samples, first_passing = [np.empty(0, np.int64)] * num, *np.zeros((2, num), np.int64)
 
     def take(j: int, table: pa.Table, rows: Int64 | None) -> None:
-        table, kept[j], num_samples[j] = rule.plain(table), rows, table.num_rows
+        table, num_samples[j] = rule.plain(table), table.num_rows
+        if not catalogue.passes_all:
+            groups, first, sizes = catalogue.group_rows(j)
+            here = ranges(starts[file_of[j]][groups] + first, offsets_of(sizes))
+            passing[j] = here if rows is None else here[rows]
+            first_passing[j] = 0 if rows is None or not len(rows) else rows[0]
         found, is_wrong = rule.begins(table)
-        check(j, is_wrong)
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            raise _not_sorted(catalogue, rule, j, row if rows is None else int(rows[row]))
         begins[j] = np.flatnonzero(found)
         keys[j] = table.select(rule.keys).take(pa.array(begins[j]))
         ends[j] = table.take(pa.array([0, table.num_rows - 1])) if table.num_rows else nothing
 
     catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
-    starts = np.cumsum(num_samples) - num_samples
-    filled = np.flatnonzero(num_samples)
+    first_rows, filled = np.cumsum(num_samples) - num_samples, np.flatnonzero(num_samples)
     # First and last row of each, side by side: at every even place a fragment meets the one before it.
     meeting, is_wrong = (found[::2] for found in rule.begins(pa.concat_tables([nothing, *ends])))
-    file = catalogue.file_of_chunk[filled]
-    for n in np.flatnonzero(is_wrong[1:] & (file[1:] == file[:-1])) + 1:
-        check(int(filled[n]), is_wrong[n : n + 1])
+    for n in np.flatnonzero(is_wrong[1:] & (np.diff(file_of[filled]) == 0)).tolist():
+        j = int(filled[n + 1])
+        raise _not_sorted(catalogue, rule, j, int(first_passing[j]))
     parts = np.concatenate(
-        [np.empty(0, np.int64), *(one + at for one, at in zip(begins, starts.tolist(), strict=True))]
+        [np.empty(0, np.int64), *(one + at for one, at in zip(begins, first_rows.tolist(), strict=True))]
     )
     return Runs(
         rule=rule,
         num_samples=int(num_samples.sum()),
-        begins=np.setdiff1d(parts, starts[filled[~(meeting | is_wrong)]], assume_unique=True),
+        begins=np.setdiff1d(parts, first_rows[filled[~(meeting | is_wrong)]], assume_unique=True),
         parts=parts,
         keys=pa.concat_tables([nothing.select(rule.keys), *keys]).combine_chunks(),
-        passing=None if catalogue.passes_all else _passing(catalogue, kept),
+        passing=None if catalogue.passes_all else np.concatenate([np.empty(0, np.int64), *passing]),
     )
 
 
-def _passing(catalogue: Catalogue, kept: Sequence[Int64 | None]) -> Int64:
-    """Return the number of each row that passes among all rows of all files. Shape [N].
-
-    Args:
-        catalogue: The data set.
-        kept: Which rows of each fragment pass; None for all.
-    """
-    starts, found = _group_starts(catalogue), [np.empty(0, np.int64)]
-    for i, rows in enumerate(kept):
-        groups, first, sizes = catalogue.group_rows(i)
-        file = int(catalogue.file_of_chunk[i])
-        here = ranges(starts[file][groups] + first, offsets_of(sizes))
-        found.append(here if rows is None else here[rows])
-    return np.concatenate(found)
+def _not_sorted(catalogue: Catalogue, rule: RunRule, i: int, row: int) -> SourceError:
+    """Return the error for a row of fragment i that goes back in time."""
+    what = f"the rows of one {', '.join(rule.keys)}" if rule.keys else "all rows"
+    return SourceError(
+        f"{catalogue.place(i, row)}: {rule.timestamp!r} is earlier than in the row before, or missing; an NGram needs "
+        f"{what} side by side, sorted by it",
+        url=catalogue.fragments[i].url,
+    )
 
 
 def _group_starts(catalogue: Catalogue) -> list[Int64]:
@@ -434,9 +382,10 @@ def cut_between_runs(catalogue: Catalogue, runs: Runs, cut: Cut, footers: Footer
 
     known = catalogue.survey
     found = survey(known.files, known.schema, cut, footers, num_threads=num_threads, plan=plan)
-    first_of_file = np.cumsum([0, *map(len, starts)])[found.file]
+    some = found.fragments
+    first_of_file = np.cumsum([0, *map(len, starts)])[some["file"]]
     group_starts = np.concatenate([np.empty(0, np.int64), *starts])
-    begin, end = group_starts[first_of_file + found.start], group_starts[first_of_file + found.stop]
-    is_part = found.row_start >= 0
-    begin, end = np.where(is_part, [begin + found.row_start, begin + found.row_stop], [begin, end])
+    begin, end = group_starts[first_of_file + some["start"]], group_starts[first_of_file + some["stop"]]
+    parts = [begin + some["row_start"], begin + some["row_stop"]]
+    begin, end = np.where(some["row_start"] >= 0, parts, [begin, end])
     return replace(found, table=known.table, num_samples=runs.num_before(end) - runs.num_before(begin))
