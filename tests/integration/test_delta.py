@@ -323,7 +323,7 @@ def test_a_file_that_is_not_what_the_log_says_is_an_error(tmp_path):
     with pytest.raises(stoker.SourceError, match="it was replaced"):
         stoker.Dataset(f"delta://{place}").open()
     file.unlink()
-    with pytest.raises(stoker.SourceMissingError, match=file.name):
+    with pytest.raises(stoker.SourceMissingError, match=rf"{file.name} is gone, and version 0 of {place} needs it"):
         stoker.Dataset(f"delta://{place}").open()
 
 

@@ -149,11 +149,8 @@ def plan_compact(
     if isinstance(storage_dtype, Scaled):
         if dtype.kind != "f":
             return f"a range is for floats, and the field is {dtype.name}"
-        return (
-            np.dtype(storage_dtype.dtype),
-            shape,
-            Compact("scaled", dtype, shape, storage_dtype.low, storage_dtype.step),
-        )
+        compact = Compact("scaled", dtype, shape, storage_dtype.low, storage_dtype.step)
+        return np.dtype(storage_dtype.dtype), shape, compact
     if storage_dtype == "bits":
         if dtype.kind != "b":
             return f"bits are for bools, and the field is {dtype.name}"
@@ -184,50 +181,27 @@ def narrow(values: Array, compact: Compact, kept: np.dtype[Any]) -> Array:
     """
     if compact.form == "bits":
         return np.packbits(values, axis=-1, bitorder="little")
-    if compact.form == "scaled":
-        with np.errstate(invalid="ignore", over="ignore"):
-            steps = np.rint((values.astype(np.float64) - compact.low) / compact.step)
-            fits = (steps >= 0) & (steps <= np.iinfo(kept).max)
-        _check(fits, values)
-        return steps.astype(kept)
-    if compact.form == "bfloat16":
-        return _to_bfloat16(values)
-    if kept.kind == "f":
-        with np.errstate(over="ignore"):
-            halves = values.astype(kept)
-        _check(np.isfinite(halves) | ~np.isfinite(values), values)
-        return halves
-    limits = np.iinfo(kept)
-    if values.dtype != kept and values.size:
-        _check((values >= limits.min) & (values <= limits.max), values)
-    return values.astype(kept)
-
-
-def _to_bfloat16(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        floats = np.ascontiguousarray(values, dtype=np.float32)
-    bits = floats.view(np.uint32)
-    # To the nearest, ties to even, as processors do; and what is no number stays none, however its low bits look.
-    nearest = (bits + np.uint32(0x7FFF) + ((bits >> _HALF) & np.uint32(1))) >> _HALF
-    halves = np.where(np.isnan(floats), (bits >> _HALF) | np.uint32(0x40), nearest).astype(np.uint16)
-    is_infinite = (halves & 0x7FFF) == 0x7F80
-    _check(~is_infinite | ~np.isfinite(values), values)
-    return halves
-
-
-def _check(fits: Array, values: Array) -> None:
+    with np.errstate(invalid="ignore", over="ignore"):
+        if compact.form == "scaled":
+            found = np.rint((values.astype(np.float64) - compact.low) / compact.step)
+            fits = (found >= 0) & (found <= np.iinfo(kept).max)
+        elif compact.form == "bfloat16":
+            bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+            # To the nearest, ties to even, as processors do; and what is no number stays none, whatever its low bits.
+            found = (bits + np.uint32(0x7FFF) + ((bits >> _HALF) & np.uint32(1))) >> _HALF
+            found = np.where(np.isnan(values), (bits >> _HALF) | np.uint32(0x40), found).astype(kept)
+            fits = ((found & 0x7FFF) != 0x7F80) | ~np.isfinite(values)
+        elif kept.kind == "f":
+            found = values.astype(kept)
+            fits = np.isfinite(found) | ~np.isfinite(values)
+        else:
+            limits, found = np.iinfo(kept), values
+            fits = (values >= limits.min) & (values <= limits.max)
     if not fits.all():
         at = int(np.argmin(fits.reshape(-1)))
         row = at // max(1, int(np.prod(values.shape[1:], dtype=np.int64)))
         raise MisfitError(values.reshape(-1)[at], row)
-
-
-def _from_halves(halves: Array, dtype: np.dtype[Any]) -> Array:
-    """Return floats of 16 bits as wider ones."""
-    singles = np.empty(halves.shape, dtype=np.float32)
-    widen_float16(np.ascontiguousarray(halves).reshape(-1).view(np.uint16), singles.reshape(-1))
-    with np.errstate(invalid="ignore"):  # what is no number, and says so whenever it is looked at
-        return singles.astype(dtype, copy=False)
+    return found.astype(kept, copy=found is values)
 
 
 def widen(kept: Array, compact: Compact) -> Array:
@@ -238,7 +212,12 @@ def widen(kept: Array, compact: Compact) -> Array:
         compact: How.
     """
     if compact.form == "cast":
-        return _from_halves(kept, compact.dtype) if kept.dtype == np.float16 else kept.astype(compact.dtype)
+        if kept.dtype != np.float16:
+            return kept.astype(compact.dtype)
+        singles = np.empty(kept.shape, dtype=np.float32)
+        widen_float16(np.ascontiguousarray(kept).reshape(-1).view(np.uint16), singles.reshape(-1))
+        with np.errstate(invalid="ignore"):  # what is no number, and says so whenever it is looked at
+            return singles.astype(compact.dtype, copy=False)
     if compact.form == "bits":
         # A copy in one piece: unpackbits takes the last axis of any array, but is slow where it is strided.
         packed = np.ascontiguousarray(kept)

@@ -260,7 +260,15 @@ def look_up(
     types = {field.name: field.type for field in table.schema}
 
     def work(i: int) -> None:
-        (size_bytes, values, deleted), info = files[urls[i]], storage.stat(urls[i])
+        size_bytes, values, deleted = files[urls[i]]
+        try:
+            info = storage.stat(urls[i])
+        except SourceMissingError as error:
+            raise SourceMissingError(
+                f"{urls[i]} is gone, and version {table.version} of {place} needs it: VACUUM, or expiring snapshots, "
+                "removes the files of old versions; read a newer one, or mend the table",
+                url=urls[i],
+            ) from error
         if info.size_bytes != size_bytes:
             raise SourceError(
                 f"{urls[i]} has {info.size_bytes:,} bytes where the log of {place} says {size_bytes:,}: it was "
