@@ -165,6 +165,25 @@ def test_types_that_were_widened_are_those_of_the_schema(catalog):
     assert found == scanned(table)
 
 
+@pytest.mark.parametrize("where", ["", "user", "user.tags"])
+def test_a_default_that_files_lack_is_refused_wherever_the_column_is(catalog, where):
+    table = made(catalog, rows())
+    place = Path(table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(place.read_text())
+    schema = {**json.loads(json.dumps(metadata["schemas"][0])), "schema-id": 1}
+    fields = schema["fields"]
+    for name in where.split("."):
+        inside = next((one["type"] for one in fields if one["name"] == name), {"fields": fields})
+        fields = inside.get("element", inside)["fields"]
+    fields.append({"id": 90, "name": "added", "required": False, "type": "int", "initial-default": 7})
+    metadata |= {"format-version": 3, "next-row-id": 0, "current-schema-id": 1, "last-column-id": 90}
+    metadata["schemas"].append(schema)
+    place.with_name("9-changed.metadata.json").write_text(json.dumps(metadata))
+    name = f"{where}.added" if where else "added"
+    with pytest.raises(stoker.FieldError, match=f"lacks the column '{name}', whose value is the column's default"):
+        stoker.Dataset(f"iceberg://{place.with_name('9-changed.metadata.json')}").open()
+
+
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_every_type_of_column_is_what_pyiceberg_scans(catalog, version):
     far = [dt.datetime(1, 1, 1), None, dt.datetime(9999, 12, 31)]

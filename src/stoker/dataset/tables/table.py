@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker.arrow import parts_of
 from stoker.dataset.listing import Listed
 from stoker.errors import FieldError, SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, NAMES, has_ids
@@ -184,28 +185,39 @@ def _missing_of(table: LakeTable, layout: Layout, file: Listed) -> list[str]:
             "(schema.name-mapping.default): write one",
             url=url,
         )
-    values = dict(file.partition)
-    missing: list[str] = []
     stored = {field.name: field.type for field in layout.named_schema()}
-    wanted = {field.name for field in table.schema if field.name not in table.partitions}
-    if wanted and not stored.keys() & wanted:
+    wanted = [field for field in table.schema if field.name not in table.partitions]
+    if wanted and stored.keys().isdisjoint(field.name for field in wanted):
         raise SourceError(f"{url} has none of the columns of its table: its log and its files do not fit", url=url)
-    for field in table.schema:
-        if field.name in table.partitions:
-            continue
+    if (lacking := _lacking(stored, wanted)) is not None:
+        raise _not_filled(url, lacking, "the column's default")
+    for field in wanted:
         kind = stored.get(field.name)
-        if kind is None:
-            if DEFAULT in (field.metadata or {}):
-                raise _not_filled(url, field.name, "the column's default")
-            if field.name in values:
-                missing.append(field.name)
-        elif not _becomes(kind, field.type):
+        if kind is not None and not _becomes(kind, field.type):
             raise FieldError(
                 f"column {field.name!r} is {kind} in {url} and {field.type} in the table, which it does not become: "
                 "rewrite the file",
                 columns=[field.name],
             )
-    return missing
+    return [name for name in dict(file.partition) if name in {field.name for field in wanted} - stored.keys()]
+
+
+def _lacking(stored: Mapping[str, pa.DataType], wanted: Iterable[pa.Field]) -> str | None:
+    """Return a column, or a part of one, that a file lacks and that has a default in its table."""
+    for field in wanted:
+        if field.name not in stored:
+            if DEFAULT in (field.metadata or {}):
+                return str(field.name)
+        elif (inside := _lacking_inside(stored[field.name], field.type)) is not None:
+            return f"{field.name}.{inside}"
+    return None
+
+
+def _lacking_inside(stored: pa.DataType, wanted: pa.DataType) -> str | None:
+    if pa.types.is_struct(stored) and pa.types.is_struct(wanted):
+        return _lacking({field.name: field.type for field in stored}, wanted)
+    inside = map(_lacking_inside, parts_of(stored), parts_of(wanted))
+    return next((name for name in inside if name is not None), None)
 
 
 def _not_filled(url: str, name: str, value: str) -> FieldError:
