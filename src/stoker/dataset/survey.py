@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +103,6 @@ def read_layouts(
     return schema, partitions
 
 
-def partition_expression(file: Listed, partitions: pa.Schema) -> pc.Expression | None:
-    """Return what is true of every row of `file` because of its path."""
-    expression = None
-    for field in partitions:
-        value = partition_value(file, field)
-        is_so = pc.field(field.name) == value if value.is_valid else pc.field(field.name).is_null()
-        expression = is_so if expression is None else expression & is_so
-    return expression
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """How files are cut into fragments, and what of them is read.
@@ -152,12 +143,14 @@ def survivors(footer: Footer, file: Listed, cut: Cut, footers: Footers) -> froze
     if cut.prunable is None or footer.layout.members is not None:  # the filter's names are not the footer's
         return groups
     if file.partition not in footer.survivors:
+        values = [(pc.field(field.name), partition_value(file, field)) for field in cut.partitions]
+        by_path = [field == value if value.is_valid else field.is_null() for field, value in values]
         footer.survivors[file.partition] = surviving_row_groups(
             footers.bytes_of(file.info),
             len(groups),
             expression=cut.prunable,
             schema=cut.filter_schema,
-            partition=partition_expression(file, cut.partitions),
+            partition=reduce(and_, by_path) if by_path else None,
         )
     return footer.survivors[file.partition]
 

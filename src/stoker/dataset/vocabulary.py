@@ -169,7 +169,13 @@ def _count_values(
     lock = threading.Lock()
 
     def count(_: int, rows: pa.Table, __: object) -> None:
-        found = _counted(rows.column(0))
+        values = rows.column(0)
+        while is_list(values.type):
+            values = pc.list_flatten(values)
+        values = values.cast(pa.large_string()) if values.type == pa.string_view() else values
+        pairs = pc.value_counts(values)
+        found = dict(zip(pairs.field("values").to_pylist(), pairs.field("counts").to_pylist(), strict=True))
+        found.pop(None, None)
         with lock:
             counts.update(found)
 
@@ -179,14 +185,3 @@ def _count_values(
 
     catalogue.read_every(types, count, num_threads=num_threads, on_progress=tell)
     return counts
-
-
-def _counted(column: pa.ChunkedArray) -> dict[Value, int]:
-    """Return how often each value occurs, without null."""
-    while is_list(column.type):
-        column = pc.list_flatten(column)
-    if column.type == pa.string_view():
-        column = column.cast(pa.large_string())
-    pairs = pc.value_counts(column)
-    values, counts = pairs.field("values").to_pylist(), pairs.field("counts").to_pylist()
-    return {value: count for value, count in zip(values, counts, strict=True) if value is not None}

@@ -54,8 +54,8 @@ class SamplingUnit:
 
     def to_json(self) -> dict[str, object]:
         """Return everything that decides which rows make which unit."""
-        runs = {} if self._runs is None else self._runs.to_json()
-        return {"kind": self.kind, **{name: getattr(self, name) for name in self.decides}, **runs}
+        decides = {name: getattr(self, name) for name in self.decides}
+        return {"kind": self.kind, **decides, **({} if self.runs is None else self.runs.to_json())}
 
     def check(self, spec: Spec) -> None:
         """Raise where batches of it cannot have the fields that are asked for; before anything is counted.
@@ -66,13 +66,14 @@ class SamplingUnit:
         """
 
     @property
-    def _runs(self) -> RunRule | None:
+    def runs(self) -> RunRule | None:
+        """What its rows have in common; None where that does not matter."""
         return None
 
     @property
     def rule(self) -> RunRule | None:
-        """What keeps rows in one run; None where runs do not matter, or all rows of the data set are one."""
-        return self._runs if self._runs is not None and self._runs.columns else None
+        """The same; None where all rows of the data set are one run, too."""
+        return self.runs if self.runs is not None and self.runs.columns else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,8 @@ class Grouped(SamplingUnit):
         return f"groups of {', '.join(self.keys)}"
 
     @property
-    def _runs(self) -> RunRule:
+    def runs(self) -> RunRule:
+        """What its rows have in common."""
         return RunRule(keys=self.keys)
 
 
@@ -188,7 +190,8 @@ class NGram(SamplingUnit):
         return f"windows of {self.length} rows{keys}"
 
     @property
-    def _runs(self) -> RunRule:
+    def runs(self) -> RunRule:
+        """What its rows have in common."""
         return RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
 
     def check(self, spec: Spec) -> None:
