@@ -25,8 +25,9 @@ void bind_trace_events(nb::module_& module) {
              for (const auto& [key, json] : self.header()) header[key.c_str()] = nb::bytes(json.data(), json.size());
              return header;
            }, nb::sig("def header(self) -> dict[str, bytes]"), "JSON of the members beside the events that are of use.")
-      .def_prop_ro("is_none", [](const TraceScanner& self) { return self.place() == TraceScanner::kNoTrace; },
-                   "Whether the first character begins neither an object nor an array.")
+      .def_prop_ro("is_none", [](const TraceScanner& self) {
+             return self.place() == TraceScanner::kNoTrace || (self.place() == TraceScanner::kBroken && !self.has_events());
+           }, "Whether what begins the file is no JSON object or array.")
       .def_prop_ro("has_begun", [](const TraceScanner& self) { return self.place() != TraceScanner::kBegin; },
                    "Whether there was anything but white space.")
       .def_prop_ro("has_events", &TraceScanner::has_events, "Whether the array of events was found.")

@@ -359,7 +359,7 @@ class TraceScanner:
 
     @property
     def is_none(self) -> bool:
-        """Whether the first character begins neither an object nor an array."""
+        """Whether what begins the file is no JSON object or array."""
 
     @property
     def has_begun(self) -> bool:

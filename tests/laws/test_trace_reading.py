@@ -204,6 +204,34 @@ def test_times_in_nanoseconds_since_1970_are_told_from_damage(tmp_path, unit):
     assert "made no sense" not in str(found)
 
 
+KERNEL = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 20}'
+OTHER = KERNEL.replace('"ts": 10', '"ts": 40')
+
+
+@pytest.mark.parametrize(
+    ("content", "num", "num_damaged"),
+    [
+        (f'{{"traceEvents": [{KERNEL}], "traceEvents": [{OTHER}]}}', 2, 0),
+        (f'["x, {{", {KERNEL}, "y", {OTHER}]', 2, 2),
+        (f"[{KERNEL}, {OTHER.replace('40', 'null')}]", 1, 1),
+        (f"[{KERNEL}, {OTHER.replace('20', 'null')}]", 1, 0),
+        (f"[{KERNEL}, {OTHER.replace('20', '-5')}]", 1, 0),
+        (f"[{OTHER.replace('7', 'null')}, {KERNEL.replace('7', '{}')}]", 2, 0),
+        (f"[{KERNEL.replace('10', '+.5')}, {OTHER.replace('40', '4.e1')}, {OTHER.replace('40', '0x10')}]", 2, 1),
+        (f"[{KERNEL}\0, {OTHER}]", 2, 1),
+        (f"[{KERNEL.replace(',', '', 1)}, {OTHER}]", 1, 1),
+        (f'[{KERNEL[:-1]}, "args": "x"}}, {OTHER[:-1]}, "args": [1, {{"correlation": 3}}]}}]', 2, 0),
+        (f'{{"x": {"[" * 10_000}{"]" * 10_000}, "traceEvents": [{KERNEL}]}} and more', 1, 0),
+        ("[" + KERNEL.replace("kernel", r"kern\u0065l") + "]", 1, 0),
+    ],
+)
+def test_odd_json_costs_no_more_than_the_odd_event(tmp_path, content, num, num_damaged):
+    path = tmp_path / "t.json"
+    path.write_text(content)
+    trace = read_trace(path)
+    assert (len(trace.device), trace.num_damaged, trace.is_cut) == (num, num_damaged, False)
+
+
 def test_more_names_than_the_first_tables_hold(tmp_path):
     """Tables of texts grow, and every text keeps its number."""
     events = [

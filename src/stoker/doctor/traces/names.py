@@ -94,9 +94,9 @@ _DATA = r"""
       enumerate\((DataLoader|IterDataPipe|MapDataPipe|DataPipe)\)
     | _(SingleProcess|MultiProcessing)DataLoaderIter
     | DataLoader\w*\.__next__
-    | (^|/)(torch/utils/data|torchdata|webdataset|nvidia/dali|ffcv|grain|litdata|petastorm|streaming/base|ray/data
+    | (^|/)(torch/utils/data|torchdata|webdataset|wids|nvidia/dali|ffcv|grain|litdata|petastorm|streaming/base|ray/data
         |tensorflow/python/data)/[\w./]*\.py\(
-    | (^|/)(accelerate/data_loader|datasets/(iterable|arrow)_dataset)\.py\(
+    | (^|/)(accelerate/data_loader|datasets/((iterable|arrow)_dataset|formatting/\w+))\.py\(
     | (^|/)(lightning/pytorch|pytorch_lightning)/\w+/fetch\w+\.py\(
     | (?<![a-z])(dali|webdataset|wds)(?![a-z]|[\w/]*\.py) | \bIterator(V\d)?(::|GetNext) | IteratorGetNext
     | \bstoker[ ./:\w]*?[ ./:_](wait|__next__)
@@ -259,9 +259,9 @@ class EventNames:
             if function == file:
                 return False
             name = function
-            # Whose next one it is only the file says: "utils/prefetcher.py(7): __next__".
-            if name.strip("_") == "next":
-                name = f"{file.partition('.py(')[0].rpartition('/')[2]} next"
+            # Whose next one it is only the file says: "utils/prefetcher.py(7): __next__", "iterators.py(9): __iter__".
+            if name.strip("_") in ("next", "iter"):
+                name = f"{file.partition('.py(')[0].rpartition('/')[2].rstrip('s')} next"
         elif kind is EventKind.HOST_OP and "::" in name:
             return False
         words = " ".join(_WORD.findall(name)).lower()

@@ -60,8 +60,8 @@ def read_trace(
     collector.take(np.empty(0, np.uint8), is_last=True)
     if scanner.is_none:
         raise StokerError(
-            f"{path} is not a Chrome trace: it begins with {begin.strip()[:20].decode(errors='replace')!r}, not with "
-            "an object or an array. Unpack it first (gzip alone is read as it is), or write one with "
+            f"{path} is not a Chrome trace: it begins with {begin.strip()[:20].decode(errors='replace')!r}. "
+            "Unpack it first (gzip alone is read as it is), or write one with "
             "`prof.export_chrome_trace(path)` or `torch.profiler.tensorboard_trace_handler(folder)`"
         )
     is_cut = is_damaged or not scanner.has_end

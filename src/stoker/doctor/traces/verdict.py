@@ -41,7 +41,12 @@ _REASONS = {
         "for a reason that no event in the trace explains",
         "profile again with `with_stack=True`, which shows what Python does there",
     ),
-    "exposed_comm": ("", "overlap communication with computation, or send less of it"),
+    "exposed_comm": ("communicate", "overlap communication with computation, or send less of it"),
+    "exposed_copy": (
+        "copy",
+        "copy a batch while the step before it computes (pinned memory, `non_blocking=True`, a stream of its own), or "
+        "copy less of it: narrower types, only what the step needs",
+    ),
 }
 
 
@@ -141,8 +146,9 @@ def _sentence(result: TraceResult) -> str:
     busy, idle, data = (share_text(times.share(part)) for part in ("busy", "idle", "data"))
     if share < _LITTLE:
         return f"{where} {are} busy {busy} of the time. Waiting for data is {data}: nothing to gain."
-    if reason == "exposed_comm":
-        said = f"{where} {'do' if is_many else 'does'} nothing but communicate {share_text(share)} of the time, and "
+    if reason in ("exposed_comm", "exposed_copy"):
+        does = f"{'do' if is_many else 'does'} nothing but {_REASONS[reason][0]}"
+        said = f"{where} {does} {share_text(share)} of the time, and "
         return f"{said}{idle_word} {idle}. Waiting for data is {data}."
     said = f"{where} {idle_word} {idle} of the time: {share_text(share)} {_words(result, reason)[0]}"
     if reason != "data":

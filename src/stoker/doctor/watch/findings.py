@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -12,22 +12,6 @@ from stoker.doctor.watch.patterns import find_blocked, find_change, find_turns
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.words import share_text, time_text
 from stoker.fields.offsets import Int64
-
-Name: TypeAlias = Literal[
-    "even-stall",
-    "uneven-stall",
-    "rare-stall",
-    "periodic-stall",
-    "slow-worker",
-    "too-few-workers",
-    "head-of-line",
-    "growing-stall",
-    "fading-stall",
-    "stall-jump",
-    "slow-steps",
-    "epoch-start",
-    "straggler",
-]
 
 # A pattern that costs less than this share of the time is not worth a line.
 _WORTH_TELLING = 0.02
@@ -44,7 +28,7 @@ _MIN_DEAR = 3
 
 
 # What to do about a pattern, whatever the loader is.
-_ADVICE: dict[Name, str] = {
+_ADVICE: dict[str, str] = {
     "rare-stall": "the loader's rate is not the cause: look for a buffer that is refilled, a file that is opened, a "
     "busy store or machine; if it comes again, start that work earlier",
     "periodic-stall": "look for what happens every {period} batches: a file boundary, a buffer that is refilled, "
@@ -66,7 +50,7 @@ class Finding:
     """A pattern that costs time.
 
     Attributes:
-        name: Which pattern.
+        name: Which pattern: "slow-worker", "epoch-start", ...; docs/how-to/watch.md has all.
         share: Share of the watched time that it costs.
         sentence: What was seen, with its numbers.
         advice: What to look at, or to try.
@@ -76,7 +60,7 @@ class Finding:
         rank: Which rank, for a straggler.
     """
 
-    name: Name
+    name: str
     share: float
     sentence: str
     advice: str
@@ -86,7 +70,7 @@ class Finding:
     rank: int | None = None
 
 
-def _found(name: Name, share: float, sentence: str, *, who: str = "", **more: Any) -> Finding:
+def _found(name: str, share: float, sentence: str, *, who: str = "", **more: Any) -> Finding:
     advice = _ADVICE[name].format(who=who, period=more.get("period"))
     return Finding(name=name, share=share, sentence=sentence, advice=advice, **more)
 
@@ -232,7 +216,7 @@ def _in_time(seen: Tally) -> list[Finding]:
         step = round(at * seen.num(StepKind.STEADY))
         sentence = f"the stall jumps at about step {step:,}: {before} of the time before it, {after} after it"
         return [_found("stall-jump", cost, sentence, place=step)]
-    name: Name = "growing-stall" if kind == "growing" else "fading-stall"
+    name = "growing-stall" if kind == "growing" else "fading-stall"
     does = "grows" if kind == "growing" else "fades"
     sentence = f"the stall {does}: {before} of the time in the first quarter of the run, {after} in the last"
     return [_found(name, cost, sentence)]

@@ -248,6 +248,8 @@ def test_what_the_file_says_of_itself_before_or_behind_the_events(tmp_path):
         (b"hello", "is not a Chrome trace: it begins with 'hello'"),
         (b'{"schema": "1.0", "nodes": []}', 'no "traceEvents"'),
         (b"PK\x03\x04rest", "not a Chrome trace"),
+        (b"{'traceEvents': []}", "not a Chrome trace"),
+        (b'{"a" 5, "traceEvents": []}', "not a Chrome trace"),
         (b"\x28\xb5\x2f\xfdrest", "not a Chrome trace"),
         ("[]".encode("utf-16"), "not a Chrome trace"),
         (b"\x1f\x8b\x08\x00 broken", "damaged gzip"),
@@ -337,6 +339,12 @@ def test_kernels_that_compute(name):
         ("transformers/trainer.py(5300): get_batch_samples", EventKind.PYTHON),
         ("accelerate/data_loader.py(567): __iter__", EventKind.PYTHON),
         ("utils/prefetcher.py(7): __next__", EventKind.PYTHON),
+        ("fairseq/data/iterators.py(500): __next__", EventKind.PYTHON),
+        ("timm/data/loader.py(120): __iter__", EventKind.PYTHON),
+        ("datasets/formatting/formatting.py(400): query_table", EventKind.PYTHON),
+        ("torchdata/nodes/base_node.py(80): __next__", EventKind.PYTHON),
+        ("enumerate(DataLoader)#_StatefulMultiProcessingDataLoaderIter.__next__", EventKind.ANNOTATION),
+        ("[pl][profile][_EvaluationLoop].val_next", EventKind.ANNOTATION),
     ],
 )
 def test_names_of_waits_for_data(name, kind):

@@ -172,6 +172,37 @@ def test_short_kernels_behind_a_full_queue_are_called_what_they_are(tmp_path):
     assert found["advice"] == ["run fewer, longer kernels: `torch.compile`, CUDA graphs, a larger batch"]
 
 
+def test_a_step_that_waits_for_a_pinned_copy_is_not_called_busy_and_well(tmp_path):
+    made = Made()
+    for step in range(5):
+        at, name = 1000 * step, "Memcpy HtoD (Pinned -> Device)"
+        made.step(step, at, at + 1000).launched("cudaMemcpyAsync", at, at + 10, at + 610, name=name, cat="gpu_memcpy")
+        made.call("cudaStreamWaitEvent", at + 2, at + 3).launched("cudaLaunchKernel", at + 4, at + 612, at + 1000)
+    found = as_json(made.analyse(tmp_path))
+    assert found["verdict"].startswith("The GPU does nothing but copy 60 % of the time, and idles 1.2 %")
+    assert found["advice"][0].startswith("copy a batch while the step before it computes")
+
+
+def test_a_frame_of_tolist_that_drains_the_queue_is_synchronising(tmp_path):
+    made = Made().step(0, 0, 1000).launched("cudaLaunchKernel", 5, 10, 550)
+    made.host("<built-in method tolist of Tensor object at 0x1>", 50, 600, cat="python_function")
+    made.launched("cudaLaunchKernel", 800, 810, 1000)
+    assert made.times(tmp_path)["synchronising"] == 60
+
+
+def test_a_graph_that_was_launched_behind_a_wait_for_data_is_not_queued_in_it(tmp_path):
+    made = Made()
+    for step in range(5):
+        at = 1000 * step
+        made.step(step, at, at + 1000).wait(at, at + 400).call(
+            "cudaGraphLaunch", at + 400, at + 410, correlation=step + 1
+        )
+        for number in range(5):
+            made.kernel(at + 415 + 100 * number, at + 514 + 100 * number, correlation=step + 1)
+    result = made.analyse(tmp_path)
+    assert (result.times.waiting_for_data, result.times.queued) == (3 * 400_000, 3 * 4_000)
+
+
 def test_a_pageable_copy_without_a_correlation_belongs_to_the_call_it_began_in(tmp_path):
     made = Made().step(0, 0, 100).call("cudaMemcpyAsync", 10, 50).copy(45, 55)
     assert made.times(tmp_path)["copying_pageable"] == 35
