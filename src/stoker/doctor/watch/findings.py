@@ -35,7 +35,8 @@ _ADVICE: dict[str, str] = {
     "{period} workers in turn",
     "slow-worker": "look at what {who} reads and on which core it runs; the other workers' batches are ready and have "
     "to wait for their turn",
-    "too-few-workers": "use more workers, or give each less work; if more workers change nothing, one of them is slow",
+    "too-few-workers": "use more workers, or give each less work; if more workers change nothing, one of them is "
+    "slow, or the machine has no core left for them",
     "head-of-line": "a few samples take far longer than the rest: split or cache them, queue more batches ahead, or "
     "let batches overtake each other (torch: DataLoader(in_order=False))",
     "growing-stall": "look for memory that fills up, a cache that is too small, files that grow, a throttled disk",
