@@ -500,12 +500,23 @@ class Store:
             OSError: The disk refuses.
         """
         disk = self._disk_in_place()
-        try:
-            self._write(disk, key, size_bytes, write)
-        except OSError as error:
-            if error.errno not in NO_ROOM or not disk.quota.make_room(size_bytes):
-                raise
-            self._write(disk, key, size_bytes, write)
+        for is_again in (False, True):
+            try:
+                with disk.quota.writing(key, size_bytes) as fd:
+                    # Not verified: its checksums were computed from what is written here.
+                    header = write(fd, self._files)
+                    # To the nanosecond, where the disk's clock ticks every 10 ms: what is written later has another
+                    # time.
+                    os.utime(fd, ns=(now_ns := time.time_ns(), now_ns))
+                    version = version_of(os.fstat(fd))
+                break
+            except OSError as error:
+                if is_again or error.errno not in NO_ROOM or not disk.quota.make_room(size_bytes):
+                    raise
+        _note(disk, key, version, header)
+        about = None if self._is_temporary else disk.folder.status(key)
+        if about is not None and version_of(about) == version:
+            disk.folder.note_verified(key, about, is_new=True)
 
     def _disk_in_place(self) -> _Disk:
         """Return the folder that can be written to; opened anew, where it was removed or moved since."""
@@ -525,18 +536,6 @@ class Store:
         if not disk.locks.is_writable:
             raise OSError(errno.EROFS, "it is read-only, or not this user's to write to")
         return disk
-
-    def _write(self, disk: _Disk, key: str, size_bytes: int, write: Callable[[int, Files], ChunkHeader]) -> None:
-        with disk.quota.writing(key, size_bytes) as fd:
-            # Not verified: its checksums were computed from what is written here.
-            header = write(fd, self._files)
-            # To the nanosecond, where the disk's clock ticks every 10 ms: what is written later has another time.
-            os.utime(fd, ns=(now_ns := time.time_ns(), now_ns))
-            version = version_of(os.fstat(fd))
-        _note(disk, key, version, header)
-        about = None if self._is_temporary else disk.folder.status(key)
-        if about is not None and version_of(about) == version:
-            disk.folder.note_verified(key, about, is_new=True)
 
     def _refusal(self, error: OSError | CacheError) -> CacheError:
         """Return what to say where the folder cannot take a chunk."""
