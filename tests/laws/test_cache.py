@@ -101,7 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.stores[which]
         if store.has(key(i)):
             return
-        has_room = self.limit is None or admin.usage_bytes(store) + SIZE_BYTES <= self.limit
+        has_room = self.limit is None or store.disk.folder.count_bytes() + SIZE_BYTES <= self.limit
         put(store, i, seed)
         self.content[i] = seed
         with store.open(key(i)) as chunk:
@@ -185,7 +185,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert report.corrupt == report.strays == ()
         assert self.kept <= {i for i in range(NUM_KEYS) if store.has(key(i))}
         if self.limit is not None:
-            assert admin.usage_bytes(store) <= self.limit
+            assert store.disk.folder.count_bytes() <= self.limit
 
     def _note_kept(self):
         """What is kept once stays, until it is discarded."""
@@ -287,7 +287,7 @@ def test_a_disk_that_fails_at_any_change_loses_no_chunk_and_no_room(number, tmp_
             files.left = -1
             for i in range(1, NUM_KEYS):
                 put(store, i, i % 4)
-            assert admin.usage_bytes(store) <= 3 * SIZE_BYTES
+            assert store.disk.folder.count_bytes() <= 3 * SIZE_BYTES
         with Store(folder, limit_bytes=3 * SIZE_BYTES) as store:
             use(store, range(NUM_KEYS))
             assert list((folder / "tmp").iterdir()) == []
@@ -295,5 +295,5 @@ def test_a_disk_that_fails_at_any_change_loses_no_chunk_and_no_room(number, tmp_
             for i in range(NUM_KEYS):
                 if not store.has(key(i)):
                     put(store, i, i % 4)
-            assert admin.usage_bytes(store) == 3 * SIZE_BYTES
+            assert store.disk.folder.count_bytes() == 3 * SIZE_BYTES
     assert num_failures >= NUM_CHANGES

@@ -1,9 +1,9 @@
-"""What people do with a cache, by `stoker cache`: list what is in it, verify it, remove data sets."""
+"""What people do with a cache, by `stoker cache`: list what is in it, find data sets by name, verify it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,11 +29,6 @@ class VerifyReport:
     num_bytes: int
     corrupt: tuple[tuple[Path, str], ...]
     strays: tuple[Path, ...]
-
-
-def usage_bytes(store: Store) -> int:
-    """Bytes of all chunks, those being written included."""
-    return store.disk.folder.count_bytes()
 
 
 def entries(store: Store) -> list[DatasetEntry]:
@@ -74,21 +69,6 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
         corrupt=tuple(corrupt),
         strays=tuple(strays),
     )
-
-
-def remove(store: Store, fingerprints: Collection[str] | None = None) -> int:
-    """Remove data sets with their chunks, and return how many bytes that freed.
-
-    A chunk stays if another data set in the cache has it, too.
-
-    Args:
-        store: Of the cache.
-        fingerprints: Which; None removes everything, chunks of no data set included.
-
-    Raises:
-        CacheError: One of them is in use by a process, this one included; nothing was removed.
-    """
-    return store.disk.quota.remove_datasets(fingerprints)
 
 
 def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:

@@ -182,7 +182,7 @@ class Quota:
                 self._write(used_bytes - size_bytes)
         return size_bytes is not None
 
-    def remove_datasets(self, fingerprints: Collection[str] | None) -> int:
+    def remove_datasets(self, fingerprints: Collection[str] | None = None) -> int:
         """Remove data sets with the chunks that no other one has, and return how many bytes that freed.
 
         Args:

@@ -68,7 +68,7 @@ def run_ls(options: argparse.Namespace, console: Console) -> int:
     from stoker.cache import admin
 
     with _existing_store(options) as store:
-        entries, usage_bytes, path = admin.entries(store), admin.usage_bytes(store), store.path
+        entries, usage_bytes, path = admin.entries(store), store.disk.folder.count_bytes(), store.path
     named = [entry for entry in entries if entry.fingerprint]
     if options.json:
         others = [entry for entry in entries if not entry.fingerprint]
@@ -211,7 +211,7 @@ def run_rm(options: argparse.Namespace, console: Console) -> int:
             print_line(console, "nothing was removed")
             return FAILED
         names = [entry.fingerprint for entry in chosen if entry.fingerprint]
-        freed = admin.remove(store, None if options.all else names)
+        freed = store.disk.quota.remove_datasets(None if options.all else names)
     if options.json:
         print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})
     else:

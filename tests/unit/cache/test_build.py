@@ -10,7 +10,6 @@ from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC
 
 import stoker
-from stoker.cache import admin
 from stoker.cache.builder import Builder, empty_arrays
 from stoker.cache.folder import Files
 from stoker.cache.store import Store
@@ -288,7 +287,7 @@ def test_stages_are_told_with_their_bytes(store):
     assert set(names) == {"fetch", "decode", "transform", "convert", "publish"}
     assert names[-3:] == ["transform", "convert", "publish"]
     assert all(start <= stop for _, start, stop, _ in told)
-    assert {stage: size for stage, _, _, size in told}["publish"] == admin.usage_bytes(store)
+    assert {stage: size for stage, _, _, size in told}["publish"] == store.disk.folder.count_bytes()
 
 
 # ---------------------------------------------------------------------- warm
@@ -300,7 +299,7 @@ def test_warming_builds_everything_and_a_second_time_nothing(store):
     told = []
     progress = warm(Builder(catalogue, store), pool=AdaptivePool(3), on_progress=told.append)
     assert (progress.num_done, progress.num_found, progress.num_samples) == (len(catalogue), 0, 194)
-    assert progress.size_bytes == admin.usage_bytes(store)
+    assert progress.size_bytes == store.disk.folder.count_bytes()
     assert [step.num_done for step in told] == list(range(len(catalogue) + 1))
     storage.reset_counts()
     assert warm(Builder(catalogue, store), pool=AdaptivePool(3)).num_found == len(catalogue)
@@ -325,7 +324,7 @@ def test_warming_a_cache_that_is_too_small_keeps_what_fits_and_says_so(tmp_path)
     catalogue = opened(lake(sizes=(50,) * 8))
     with Store(tmp_path / "other") as store:
         Builder(catalogue, store).build(0)
-        size = admin.usage_bytes(store)
+        size = store.disk.folder.count_bytes()
     with Store(tmp_path / "cache", limit_bytes=int(3.5 * size)) as store:
         progress = warm(Builder(catalogue, store), pool=AdaptivePool(2))
         assert progress.is_full

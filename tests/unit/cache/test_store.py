@@ -70,7 +70,7 @@ def test_a_published_chunk_is_found_and_opened(store):
     with store.open(key(1)) as chunk:
         assert chunk.header.num_samples == N
         assert about_of(store.path_of(key(1))) == {"row": 1, "key": key(1)}
-        assert chunk.header.size_bytes == size_bytes == admin.usage_bytes(store)
+        assert chunk.header.size_bytes == size_bytes == store.disk.folder.count_bytes()
         assert chunk.is_kept
         assert os.fstat(chunk.fd).st_size == size_bytes
     assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N))
@@ -89,7 +89,7 @@ def test_a_discarded_chunk_is_gone_but_readable_where_it_is_open(store):
         assert not store.has(key(1))
         assert len(os.pread(chunk.fd, 10, 0)) == 10
     assert not store.discard(key(1))
-    assert admin.usage_bytes(store) == 0
+    assert store.disk.folder.count_bytes() == 0
 
 
 def test_a_second_store_of_the_same_folder_sees_everything(store, folder):
@@ -194,7 +194,7 @@ def test_what_fits_stays_whatever_comes_and_the_rest_is_in_memory_until_it_was_u
                 assert seed_in(store, i) == 0
                 store.count_uses(1, [key(i)])
             assert there(store) == set(range(6))
-            assert admin.usage_bytes(store) == 6 * size
+            assert store.disk.folder.count_bytes() == 6 * size
         counts = store.counts()
         assert (counts["num_evicted"], counts["num_reused"], counts["num_missed"]) == (0, 6, 34)
         assert not store.has(key(6))  # long ago
@@ -303,7 +303,7 @@ def test_a_lower_limit_takes_effect_when_the_data_set_is_opened_by_nobody_else(f
     with Store(folder, limit_bytes=4 * size) as store:
         use(store, "a", range(6))
         assert len(there(store)) == 4
-        assert admin.usage_bytes(store) == 4 * size
+        assert store.disk.folder.count_bytes() == 4 * size
 
 
 # ---------------------------------------------------------------------- the disk
@@ -552,14 +552,14 @@ def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
         for i in (0, 1, 2, 3):
             put(other, i)
         with pytest.raises(CacheError, match="in use"):
-            admin.remove(store, ["a"])
-    freed = admin.remove(store, ["a"])
+            store.disk.quota.remove_datasets(["a"])
+    freed = store.disk.quota.remove_datasets(["a"])
     assert there(store) == {1, 2, 3}
     assert freed > 0
-    admin.remove(store)
+    store.disk.quota.remove_datasets()
     assert there(store) == set()
     assert admin.entries(store) == []
-    assert admin.usage_bytes(store) == 0
+    assert store.disk.folder.count_bytes() == 0
 
 
 def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Dataset
-from stoker.cache import admin
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
@@ -32,7 +31,7 @@ def test_every_chunk_is_counted_once_parts_of_a_row_group_too(opened, num_thread
     found = warm(Builder(catalogue, store), pool=AdaptivePool(num_threads), on_progress=told.append)
     assert [progress.num_done for progress in told] == list(range(len(catalogue) + 1))
     assert (found.num_found, found.is_complete, found.num_samples) == (0, True, 20_020)
-    assert found.size_bytes == admin.usage_bytes(store)
+    assert found.size_bytes == store.disk.folder.count_bytes()
     again = warm(Builder(catalogue, store), pool=AdaptivePool(num_threads))
     assert (again.num_found, again.num_samples, again.found_bytes) == (len(catalogue), 0, found.size_bytes)
 
