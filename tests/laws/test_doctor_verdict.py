@@ -78,6 +78,9 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         if busy is not None:
             assert (verdict.limit_of(fix) == MODEL) == (busy >= KEEPS_UP)
     assert not (verdict.kind == "fed" and verdict.fixes)
+    assert "could give hardly more" not in verdict.sentence or measured.path(SUPPLY) is not None
+    if any("share processors" in note for note in verdict.notes):
+        assert verdict.demand_s is None or verdict.demand_s < KEEPS_UP * measured.path(RAM).rate_s
     for best, worse in zip(verdict.fixes, verdict.fixes[1:], strict=False):
         assert best.rate_s >= worse.rate_s / 1.04
     for bound in verdict.bounds:

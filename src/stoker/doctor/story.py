@@ -176,7 +176,7 @@ def _time_of_a_step(result: DoctorResult) -> Section:
         if busy is not None:
             waits = [(UNKNOWN, "waits", period_s * (1 - busy))] if busy < 1 else []
             bars.append(bar(f"With {best.name}", [(MODEL, "training step", period_s * busy), *waits]))
-    lead = "Filled: the step runs. Hatched: it waits. All bars have one scale; all of it was measured."
+    lead = "Filled: the step runs. Hatched: it waits, or the loader has its cores. All bars have one scale."
     return Section(title="Where a step’s time goes", lead=lead, bars=bars)
 
 
@@ -198,7 +198,8 @@ def _paths(result: DoctorResult) -> Section:
         low, high = min(path.rates, default=0.0), max(path.rates, default=0.0)
         spread = (low / longest_s, high / longest_s) if is_repeated and not path.is_disk_bound else None
         kind = "today" if is_today else "ours" if path in result.fixes[:1] else "plain"
-        bars.append(Bar(name=name, value=value, share=path.rate_s / longest_s, kind=kind, spread=spread))
+        said = f"{value}, beyond the scale" if path.rate_s > longest_s else value
+        bars.append(Bar(name=name, value=said, share=path.rate_s / longest_s, kind=kind, spread=spread))
         share, limit = None if path.key in (RAM, SHARED) else result.busy_of(path), result.limit_of(path)
         busy = NONE if share is None else Share(share_text(share), share, share > 0.9)
         around = range_text(low, high) if is_repeated else NONE

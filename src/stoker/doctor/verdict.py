@@ -515,7 +515,8 @@ class DoctorResult:
                 "speed changed between runs, so these rates cannot be compared closely."
             )
         ram, shared = numbers.path(RAM), numbers.path(SHARED)
-        if ram is not None and shared is not None and shared.rate_s < KEEPS_UP * ram.rate_s:
+        # A path that gave the step more, with a loader at work as well, shows that it takes less than that from it.
+        if ram is not None and shared is not None and max(shared.rate_s, self.demand_s or 0) < KEEPS_UP * ram.rate_s:
             notes.append(
                 f"The step and the loader share processors: on batches in RAM the step eats {rate_text(shared.rate_s)} "
                 f"samples/s with a loader at work beside it, and {rate_text(ram.rate_s)} alone."

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.doctor.numbers_made import numbers, path
 
 from stoker.doctor.gpu import NO_GPU, NO_LIBRARY, watching_gpus
+from stoker.doctor.paths import Way
+from stoker.doctor.results import PathRun
 from stoker.doctor.runs import builders_at_work, rates_of, what_next
 from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import cost_text, factor_text, range_text, rate_text, share_text, time_text
@@ -91,6 +93,15 @@ def test_however_unevenly_batches_came_the_rate_of_all_lies_between_those_of_its
     assert len(rates) == 3
     assert 0 < rates[0] <= rates[1] <= rates[2]
     assert 0 <= stall <= 1
+
+
+def test_runs_in_which_others_took_more_of_the_cores_are_not_compared_with_those_in_which_they_did_not():
+    quiet, busy, always = (PathRun(rates=(1.0,), others=others) for others in (0.0, 0.3, 0.09))
+    way = Way(key="tensors", name="tensors on SSD", run=lambda _: quiet, batch_size=1)
+    way.runs, way.came = [quiet, busy, always], [busy]
+    assert way.comparable == ([quiet, always], [])
+    way.runs = [busy, busy]
+    assert way.comparable == ([busy, busy], [busy])
 
 
 STEADY, UNSTEADY = (100.0, 103.0, 105.0), (100.0, 110.0, 120.0)
