@@ -66,7 +66,7 @@ _BROKEN = 0.15
 _MOSTLY = 0.5
 # While the loop waits for a few huge chunks, no more of the threads that build do than the first, and the chunks'
 # evenness is below the second.
-_FEW, _EVEN = 0.7, 0.6
+_FEW, _EVEN = 0.8, 0.6
 # A stage in which less than this of one thread is at work cannot be what a path spends its time on.
 _AT_WORK = 0.15
 # A stage that gives so many times as much alone as came is not what limits.
