@@ -39,7 +39,7 @@ TOGETHER_BYTES, _MAX_TOGETHER = 24 << 20, 16
 # step of such a loop, beside batches of 8 MB, 0.85 ms with 24 MiB, 0.65 with 32 and 0.50 with 64.
 _CROSSING_BYTES = 64 << 20
 # Where the loop makes its batches itself, none should take long, nor memory that nobody asked for. Of one row, 16 at a
-# time took 17 microseconds each as three tensors, and 81 as 69; 64 at a time 11 and 50.
+# time took 21 microseconds each as three tensors, and 73 as 69; 64 at a time 10 and 60 (Zen 4, two busy cores).
 _NOW_TOGETHER_BYTES, _MAX_NOW_TOGETHER = 1 << 20, 64
 
 _log = logging.getLogger("stoker")
