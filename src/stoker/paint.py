@@ -42,6 +42,10 @@ class PrintingConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
+    def on_broken_pipe(self) -> None:
+        """Raise, as a stream does: a reader that has gone is no failure, and rich would exit with 1."""
+        raise BrokenPipeError
+
 
 def print_json(content: Mapping[str, object]) -> None:
     """Print one JSON object on stdout, indented, never coloured or folded."""

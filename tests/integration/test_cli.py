@@ -161,8 +161,9 @@ def test_a_failure_is_exit_code_1_and_one_line_that_says_why(run, data, argument
     assert not Path("nowhere").exists()
 
 
-def test_a_reader_that_has_gone_is_no_error(data):
-    process = shell("explain", data, "--step", "0", "--batch-size", "600", stdin=subprocess.DEVNULL)
+@pytest.mark.parametrize("command", ["explain data --step 0 --batch-size 600", "inspect data"])
+def test_a_reader_that_has_gone_is_no_error(data, command):
+    process = shell(*command.split(), stdin=subprocess.DEVNULL)
     process.stdout.close()
     assert process.wait() == 0
     assert process.stderr.read() == ""
