@@ -79,6 +79,13 @@ def test_a_part_of_a_table_is_refused_too(tmp_path, kind, part):
         stoker.Dataset(f"table/{part}", storage=storage).open()
 
 
+@pytest.mark.parametrize("log", ["_delta_log/00000000000000000100.checkpoint.parquet", "_spark_metadata/9.compact"])
+def test_a_part_of_a_table_whose_first_log_entries_are_gone_is_refused_too(tmp_path, log):
+    folder(tmp_path / "events", log)
+    with pytest.raises(stoker.SourceError, match="reaches into"):
+        stoker.Dataset(tmp_path / "events" / "day=1").open()
+
+
 def test_the_way_out_of_delta_and_iceberg_names_the_table(tmp_path):
     for scheme, kind in (("delta", "Delta"), ("iceberg", "Iceberg")):
         table = folder(tmp_path / scheme, LOGS[kind])

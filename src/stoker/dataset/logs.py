@@ -144,16 +144,18 @@ def _remote_roots(folder: str) -> Iterator[str]:
 
 
 def _log_in(root: str, storage: Storage, *, is_local: bool) -> _Log | None:
-    for name, log in _FILES.items():
-        # Who may read a part of a table alone is refused above it, and is not kept from the part.
+    below: list[str] = []
+    if is_local:
+        for folder in ("_delta_log", ".hoodie", "_spark_metadata", "metadata"):
+            with suppress(OSError):
+                below += [f"{folder}/{name_of(name)}" for name in os.listdir(name_bytes(root + folder))]  # noqa: PTH208
+    else:
+        for name, log in _FILES.items():
+            # Who may read a part of a table alone is refused above it, and is not kept from the part.
+            with suppress(SourceError):
+                storage.stat(root + name)
+                return log
         with suppress(SourceError):
-            storage.stat(root + name)
-            return log
-    with suppress(SourceError, OSError):
-        folder = f"{root}metadata/"
-        # Of a local folder only the names: another one of this name may have anything below it.
-        names = [name_of(name) for name in os.listdir(name_bytes(folder))] if is_local else None  # noqa: PTH208
-        names = [info.url[len(folder) :] for info in storage.list(folder)] if names is None else names
-        if any(_MARKS.match(f"metadata/{name}") for name in names):
-            return _LOGS["iceberg"]
-    return None
+            below = [info.url[len(root) :] for info in storage.list(root + "metadata/")]
+    marks = [mark for mark in map(_MARKS.match, below) if mark is not None and not mark["root"]]
+    return _LOGS[str(marks[0].lastgroup)] if marks else None
