@@ -369,8 +369,7 @@ class Loader:
     def _build_first(self) -> None:
         """Build the first chunk of each data set, unless it is there, and beside it others that the first batch needs.
 
-        Of a local source at most `num_threads - 1` others, so that a thread is left for the first one. Of a remote one
-        as many as are built at once: they wait for the network, which few leave idle now and then.
+        At most `num_threads - 1` others, so that a thread is left for the first one.
         """
         for name, one in zip(self._opened.named, self._opened.datasets, strict=True):
             if (first := one.first_missing) is None:
@@ -381,8 +380,7 @@ class Loader:
                 steps = self._steps_of(size, self._epochs.start)
                 (needed,) = needed_chunks(self._orders, steps, range(min(1, steps.num_steps)), [shard], epoch=0)
                 whole = [i for i in needed.tolist() if i != first and len(one.catalogue.unit(i)) == 1]
-                num_threads = self._config.num_threads
-                beside = whole[: (one.num_builders(num_threads)[0] if one.catalogue.is_remote else num_threads) - 1]
+                beside = whole[: self._config.num_threads - 1]
             with naming(name):
                 one.build_first(first, beside)
 
