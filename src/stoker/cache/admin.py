@@ -37,7 +37,7 @@ def entries(store: Store) -> list[DatasetEntry]:
     chunks = {chunk.key: chunk for chunk in store.disk.folder.list_chunks()}
     in_use, found = quota.in_use(), []
     for one in sorted(quota.datasets(), key=lambda one: -one.opened_ns):
-        mine = tuple(chunks[key] for key in one.keys if key in chunks)
+        mine = tuple(chunks[key] for key in dict.fromkeys(one.keys) if key in chunks)
         found.append(replace(one, chunks=mine, is_in_use=one.fingerprint in in_use))
     claimed = {chunk.key for one in found for chunk in one.chunks}
     unclaimed = tuple(chunk for chunk in chunks.values() if chunk.key not in claimed)
