@@ -71,6 +71,8 @@ def train(given: argparse.Namespace) -> int:
                     aside.write_text(json.dumps(loader.state_dict()))
                     aside.replace(checkpoint)
                 return 143
+        if given.is_stopped:  # all steps are over before the signal came: an interpreter that ends does not listen
+            told.wait()
         assert signal.getsignal(signal.SIGTERM) is note  # nobody has put another one in its place
     return 0
 
@@ -80,4 +82,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("run")
     parser.add_argument("--transform-in", default="threads")
+    parser.add_argument("--is-stopped", action="store_true")
     raise SystemExit(train(parser.parse_args()))

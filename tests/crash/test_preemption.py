@@ -60,10 +60,13 @@ def run_until(
     folder: Path, run: str, num_ranks: int, stop_at: int | None, *arguments: str
 ) -> tuple[int, list[list[int]]]:
     """Return how the ranks ended, and the ids of each step; SIGTERM is sent to all of their processes behind a step."""
-    ranks = start(folder, run, num_ranks, *arguments)
+    ranks = start(folder, run, num_ranks, *arguments, *["--is-stopped"] * (stop_at is not None))
     try:
         deadline = time.monotonic() + 120
-        while stop_at is not None and sum(map(len, lines_of(folder, run, num_ranks)[:1])) < stop_at:
+        while stop_at is not None:
+            lines = lines_of(folder, run, num_ranks)
+            if len(lines) == num_ranks and len(lines[0]) >= stop_at:  # none is there before its rank listens
+                break
             assert time.monotonic() < deadline
             if any(one.poll() is not None for one in ranks):
                 break
