@@ -52,10 +52,10 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 def _pool() -> pa.MemoryPool:
-    """Return who gives memory for what is decoded: what was given back a moment ago is given out again.
+    """Return the pool for what one call decodes of short columns: it gives out again what it got back a moment ago.
 
     pyarrow's usual pool gives it back to the system, which clears it anew: with two threads that took more of the
-    processors than decoding.
+    processors than decoding. A column chunk of many megabytes is better off with the usual one, which takes huge pages.
     """
     try:
         return pa.jemalloc_memory_pool()
@@ -199,7 +199,7 @@ class NativeColumns:
                     planned.append(column)
                     end = stop
             if planned:
-                memory = pa.allocate_buffer(end, memory_pool=_POOL)
+                memory = pa.allocate_buffer(end, memory_pool=_POOL if end < 2 * _CALL_BYTES else None)
                 found = decode_columns([column.reader for column in planned], np.frombuffer(memory, np.uint8))
                 for column, rows in zip(planned, found, strict=True):
                     column.keep(memory, rows)
@@ -239,6 +239,12 @@ class _ColumnChunk:
             more than any page has before it is compressed; of strings, more than all of them have.
     """
 
+    # A file of 2,000 columns has as many of these at a time, and the garbage collector looks at each object.
+    __slots__ = (
+        "_at", "_dictionary", "_group", "_num_ready", "_num_taken", "_num_values", "_ready", "_rest", "is_given_up",
+        "leaf", "most_bytes", "reader", "span",
+    )  # fmt: skip
+
     def __init__(self, group: NativeColumns, leaf: Leaf, span: ByteRange, chunk: np.void) -> None:
         self.leaf = leaf
         self.span = span
@@ -256,7 +262,7 @@ class _ColumnChunk:
         )
         self._at = span.start
         self._rest = _NOTHING  # read, behind the last page that is there as a whole
-        self._ready: list[pa.Array] = []  # of strings, those by the dictionary before those without
+        self._ready: Sequence[pa.Array] = ()  # of strings, those by the dictionary before those without
         self._num_ready = self._num_taken = 0
         self._dictionary: pa.Array | None = None
 
@@ -305,7 +311,7 @@ class _ColumnChunk:
 
         -1 where pyarrow is to decode them.
         """
-        self._ready, self._num_ready = [], 0
+        self._ready, self._num_ready = (), 0
         end = -1 if self.is_given_up else self.reader.plan(self._num_taken, num_rows, at)
         self.is_given_up = end < 0
         return end
