@@ -294,7 +294,7 @@ class _Warming:
     ) -> None:
         self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
         self._on_progress, self._stop_event = on_progress, stop_event
-        self._mutex, self._making_room = threading.Lock(), threading.Lock()
+        self._mutex, self._making_room, self._at_work = threading.Lock(), threading.Lock(), threading.Condition()
         self._num_building = self._num_ended = 0
         chunks = range(len(self._catalogue)) if part is None else chunks_of_part(self._catalogue, *part)
         sizes = {i: builder.size_of(i) for i in chunks}
@@ -335,7 +335,7 @@ class _Warming:
         return progress if mirror is None else replace(progress, num_not_uploaded=mirror.drain(self._stop_event))
 
     def _build(self, i: int) -> bool:
-        """Build a chunk unless it came along with another; False where it is to be tried again later."""
+        """Build a chunk unless it came along with another; False where somebody else is at it."""
         is_built = i not in self._missing
         try:
             if not (is_built or self._stop_event.is_set()):
@@ -356,36 +356,39 @@ class _Warming:
     def _build_or_make_room(self, i: int) -> bool:
         """Build a chunk; of a part that does not fit, one thread at a time then makes room for its own.
 
-        False where somebody else is at it, or where there is no room until another chunk that is being built has gone.
+        That one waits for chunks that are being built: they may leave room once they have gone. Were it to try again
+        later, threads that all find no room would each take the others' tries for such work, without end.
 
         Raises:
             CacheFullError: There is none to be made.
         """
         build = partial(self._builder.build, i, must_be_kept=True, on_published=self._count)
         try:
-            with self._mutex:
+            with self._at_work:
                 self._num_building += 1
             try:
                 return build()
             finally:
-                with self._mutex:
+                with self._at_work:
                     self._num_building -= 1
                     self._num_ended += 1
+                    self._at_work.notify_all()
         except CacheFullError:
             mirror = self._store.mirror
             if mirror is None or not self._makes_room:
                 raise
         with self._making_room:
-            num_ended, is_stuck = self._num_ended, mirror.drain(self._stop_event) > 0
-            self._store.discard_unless_used(self._catalogue.fingerprint, mirror.take_uploaded())
-            try:
-                return build()
-            except CacheFullError:
-                with self._mutex:
-                    is_last = not self._num_building and self._num_ended == num_ended
-                if is_stuck or is_last or self._stop_event.is_set():
-                    raise
-                return False
+            while True:
+                num_ended, is_stuck = self._num_ended, mirror.drain(self._stop_event) > 0
+                self._store.discard_unless_used(self._catalogue.fingerprint, mirror.take_uploaded())
+                try:
+                    return build()
+                except CacheFullError:
+                    with self._at_work:
+                        is_last = not self._num_building and self._num_ended == num_ended
+                        if is_stuck or is_last or self._stop_event.is_set():
+                            raise
+                        self._at_work.wait_for(lambda: self._num_ended != num_ended)  # noqa: B023
 
     def _count(self, i: int) -> None:
         """Count a chunk, once, when it is there: parts of a huge row group come one by one, long before the last."""

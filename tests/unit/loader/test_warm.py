@@ -1,6 +1,10 @@
 """Filling a cache counts each chunk once, when it is there."""
 
 import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +14,7 @@ from stoker import Dataset
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
+from stoker.errors import CacheFullError
 from stoker.loader.fill import warm
 
 
@@ -67,3 +72,39 @@ def test_when_it_is_stopped_what_is_begun_is_finished_and_counted(opened):
     )
     assert (found.num_done, found.is_complete) == (1, False)
     assert warm(Builder(catalogue, store), pool=AdaptivePool(1)).num_found == 1
+
+
+def test_threads_of_a_part_that_all_find_no_room_come_to_an_end():
+    tries, stop_event = Counter(), threading.Event()
+
+    class Two:
+        fingerprint, key = "", str
+
+        def __len__(self):
+            return 2
+
+        def unit(self, i):
+            return [i]
+
+    class Full:
+        """What it builds never fits, and nothing can be removed; the first try of chunk 1 takes longer."""
+
+        catalogue = Two()
+        store = SimpleNamespace(
+            mirror=SimpleNamespace(sizes=dict, drain=lambda stop_event: 0, take_uploaded=set),
+            discard_unless_used=lambda fingerprint, keys: 0,
+        )
+
+        def size_of(self, i):
+            return None
+
+        def build(self, i, **options):
+            tries[i] += 1
+            if tries.total() > 40:
+                stop_event.set()
+            time.sleep(0.075 if (i, tries[i]) == (1, 1) else 0.03)
+            raise CacheFullError("no room", path=Path("cache"))
+
+    with pytest.raises(CacheFullError):
+        warm(Full(), pool=AdaptivePool(2), part=(0, 1), stop_event=stop_event)
+    assert tries.total() < 20
