@@ -90,8 +90,8 @@ class Units:
     def units_of(self, chunk: int, row: int) -> Int64:
         """Return the units of a chunk that a row of it stands in: none, one, or several. Shape [n], ascending."""
         unit = np.arange(self.num_units[chunk], dtype=np.int64)
-        rows, offsets = self.rows(np.full_like(unit, chunk), unit)
-        return np.unique(np.searchsorted(offsets, np.flatnonzero(rows == row), side="right") - 1)
+        first, offsets = self.spans(np.full_like(unit, chunk), unit)  # not `rows`: windows overlap
+        return unit[(first <= row) & (row < first + np.diff(offsets))]
 
 
 class Draws(Units):
@@ -154,6 +154,12 @@ class Packed(Units):
         """Return the documents of packed rows, which lie anywhere in their chunk."""
         segments = self.segments(chunk, unit)
         return segments.row, segments.offsets
+
+    def units_of(self, chunk: int, row: int) -> Int64:
+        """Return the packed rows that a chunk's document stands in."""
+        unit = np.arange(self.num_units[chunk], dtype=np.int64)
+        rows, offsets = self.rows(np.full_like(unit, chunk), unit)
+        return np.unique(np.searchsorted(offsets, np.flatnonzero(rows == row), side="right") - 1)
 
     def segments(self, chunk: Int64, unit: Int64) -> Segments:
         """Return what packed rows are made of; see `Units.rows`."""
