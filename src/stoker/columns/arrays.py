@@ -264,7 +264,7 @@ def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
     elif info is None:
         bad, why, advice = (values != 0) & (values != 1), "is neither 0 nor 1", "Compare it"
     elif source.kind == "f":
-        wide = values.astype(np.float64, copy=False)
+        wide, advice = values.astype(np.float64, copy=False), "Use a float dtype, or replace such values"
         # Comparisons with NaN are false, so that NaN is refused as well; max + 1 is a power of two and so exact.
         bad = ~((wide >= float(info.min)) & (wide < float(int(info.max) + 1)))
         if not bad.any():

@@ -166,7 +166,7 @@ def test_a_number_too_large_for_the_dtype_of_a_stack_names_its_column_and_row():
     ("values", "dtype", "message"),
     [
         (pa.array([1.0, 2.5]), "int32", r"2\.5 is no whole number, so it cannot become int32 \(row 1,"),
-        (pa.array([1.0, float("nan")]), "int32", r"nan is not in its range, so it cannot become int32 \(row 1,"),
+        (pa.array([1.0, float("nan")]), "int32", r"nan is not in its range, .*\(row 1,.* Use a float dtype, or"),
         (pa.array([2.0**31]), "int32", "is not in its range"),
         (pa.array([2.0**63]), "int64", "is not in its range"),
         (pa.array([1, 300]), "uint8", r"300 is not in its range, so it cannot become uint8 \(row 1,"),
