@@ -155,7 +155,7 @@ def _leg(saved: Position, now: Position) -> Leg | None:
         epoch = saved.mixture_order().epoch(saved.epoch)
         given = epoch.given_before(saved.num_consumed)
         streams = epoch.streams_at(saved.num_consumed)
-    except ValueError as error:
+    except (ValueError, ZeroDivisionError) as error:  # the latter of a weight such as "1/0"
         raise ResumeError(f"the saved position is not sound: {error}", saved=saved.to_json(), current=None) from error
     if saved.leg is not None and saved.leg.epoch == saved.epoch:
         given = tuple(before + more for before, more in zip(saved.leg.given, given, strict=True))

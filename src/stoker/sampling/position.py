@@ -254,7 +254,7 @@ def from_json(kind: Any, data: Any, place: str) -> Any:
     if is_dataclass(kind) and isinstance(data, Mapping):
         kinds, inside = get_type_hints(kind), f"{place}." if place else ""
         differ = [f"{inside}{name} is missing" for name in sorted(kinds.keys() - data.keys())]
-        differ += [f"{inside}{name} is not known" for name in sorted(data.keys() - kinds.keys())]
+        differ += [f"{inside}{name} is not known" for name in sorted(map(str, data.keys() - kinds.keys()))]
         if differ:
             raise ValueError(", ".join(differ))
         values = {name: from_json(one, data[name], f"{inside}{name}") for name, one in kinds.items()}

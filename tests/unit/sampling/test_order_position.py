@@ -115,6 +115,7 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
     [
         ({"seed": ...}, "not sound: seed is missing"),
         ({"sede": 1}, "not sound: sede is not known"),
+        ({3: 1, "sede": 1}, "not sound: 3 is not known, sede is not known"),
         ({"num_consumed": "8"}, "not sound: num_consumed is '8'"),
         ({"shuffle": 1}, "not sound: shuffle is 1"),
         ({"datasets": [{}]}, "not sound: datasets\\[0\\].draws is missing"),
