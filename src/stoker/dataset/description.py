@@ -254,10 +254,17 @@ def _checked_sources(source: object) -> tuple[Source, ...]:
 
 
 def _checked_columns(columns: object) -> tuple[str, ...] | None:
-    found = None if columns is None else names(columns, "columns")
-    if found == ():
+    if columns is None:
+        return None
+    if isinstance(columns, str | bytes) or not isinstance(columns, Sequence):
+        raise TypeError(f"columns must be a list of names, not {columns!r}")
+    if strange := [name for name in columns if not isinstance(name, str)]:  # a name may be empty
+        raise TypeError(f"columns must be a list of names, but holds {strange[0]!r}")
+    if not columns:
         raise ValueError("columns is empty; leave it out to read every column")
-    return found
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise ValueError(f"columns names {twice[0]!r} twice")
+    return tuple(columns)
 
 
 def _checked_fields(fields: object) -> dict[str, Field]:
