@@ -386,8 +386,10 @@ class Loader:
 
     def _settle(self) -> Batches:
         """Return what makes batches. Resolves the ranks, if that was not done before."""
+        self._config.ranks.settle()
+        if (batches := self._batches) is not None:  # looked at without the lock, which a fork may find taken for ever
+            return batches
         with self._begun.lock:  # threads may share a loader, which has one pool to give back
-            self._config.ranks.settle()
             if self._batches is None:
                 batches = Batches(
                     self._config,
@@ -397,8 +399,9 @@ class Loader:
                     stages=self._stages,
                     num_units=self._orders.order.num_samples,
                 )
-                self._batches, self._begun.pool = batches, batches.pool
+                self._begun.pool = batches.pool
                 self._epochs.prefetch = batches.prefetch if batches.may_begin_early else 0
+                self._batches = batches
             return self._batches
 
     def _known(self) -> tuple[order.RankShare, int]:
