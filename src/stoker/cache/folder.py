@@ -327,9 +327,11 @@ class Folder:
 
     def status(self, key: str) -> os.stat_result | None:
         """Return what the system tells of a chunk's file, None where it is not there."""
+        if "/" in key:  # what others have written down as a chunk of a data set, and may be anywhere
+            return None
         try:
             about = os.stat(key + SUFFIX, dir_fd=self.chunks, follow_symlinks=False)
-        except OSError:
+        except (OSError, ValueError):  # no name has a zero in it
             return None
         return about if stat.S_ISREG(about.st_mode) else None
 

@@ -562,6 +562,22 @@ def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
     assert store.disk.folder.count_bytes() == 0
 
 
+def test_no_file_beside_the_cache_is_removed_whatever_a_data_set_says_its_chunks_are(folder, tmp_path):
+    other = tmp_path / "model.safetensors"
+    other.write_bytes(bytes(100))
+    keys = [key(1), "../../model", str(tmp_path / "model"), "a\0b"]
+    with Store(folder) as store:
+        store.register("a", name="Dataset(a)", urls=["lake/a"], keys=lambda: keys)
+        put(store, 1)
+    with Store(folder, limit_bytes=1) as store:
+        store.register("a", name="Dataset(a)", urls=["lake/a"], keys=lambda: keys)  # which trims what it has
+        assert other.exists()
+    with Store(folder) as store:
+        assert store.disk.quota.remove_datasets(["a"]) == 0
+        assert store.disk.folder.list_datasets() == []
+    assert other.exists()
+
+
 def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
     store = Store(folder)
     put(store, 1)
