@@ -407,7 +407,8 @@ class _Looking:
             return
         skip = self.wanted.start - start
         rest = self._rest + bytes(data) if skip < 0 else bytes(memoryview(data)[skip:])
-        while (wanted := self.wanted) is not None and wanted.start < end:
+        # What is wanted may have no bytes where all others end: a dictionary without words, and no page behind it.
+        while (wanted := self.wanted) is not None and (wanted.start < end or wanted.stop == end):
             begin = len(rest) - (end - wanted.start)
             stop = begin + wanted.stop - wanted.start
             content = np.frombuffer(rest[begin:stop], np.uint8)
