@@ -90,9 +90,17 @@ def _with_limits(options: Mapping[str, Any]) -> dict[str, Any]:
             asked = int(last) - int(first) + 1 if first and last else _MOST_PAGE_BYTES
             try:
                 self._body = await self.content.readexactly(2 * asked + _MOST_WORDS_BYTES)
-                self.close()
             except asyncio.IncompleteReadError as error:  # it has ended, as it should
                 self._body = error.partial
+                return self._body
+            self.close()
+            if not last:  # a part of a listing would be taken for all of it
+                url = str(self.url)
+                raise SourceError(
+                    f"{url}: the server's list of what is there has more than {len(self._body):,} bytes: name the "
+                    "files, or copy them to another place",
+                    url=url,
+                )
             return self._body
 
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)

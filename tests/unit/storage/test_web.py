@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from stoker.errors import SourceError
+from stoker.storage import find_storage
 from stoker.storage.find_storage import FsspecStorage, storage_for
 from stoker.storage.retry import NUM_TRIES, RetryingStorage
 
@@ -118,4 +119,14 @@ def test_a_body_that_never_ends_is_not_read_to_its_end(server):
     with pytest.raises(SourceError, match="gives whole objects where ranges are asked for"):
         RetryingStorage(storage_for(server.url), wait=lambda s: pytest.fail("waited")).read(server.url, 2, 1 << 20)
     server.shutdown()  # both connections have ended
+    assert server.num_sent < 64 << 20
+
+
+def test_a_listing_that_is_too_long_is_refused_and_not_cut_off(server, monkeypatch):
+    monkeypatch.setattr(find_storage, "_MOST_PAGE_BYTES", 1 << 20)
+    server.num_sent = 0
+    folder = server.url.removesuffix("a.parquet")
+    with pytest.raises(SourceError, match="list of what is there has more than"):
+        RetryingStorage(storage_for(folder), wait=lambda s: pytest.fail("waited")).list(folder)
+    server.shutdown()
     assert server.num_sent < 64 << 20
