@@ -10,7 +10,7 @@ from pathlib import Path
 from stoker.cache.folder import ChunkFile
 from stoker.cache.quota import DatasetEntry
 from stoker.cache.store import Store
-from stoker.errors import without_secrets
+from stoker.errors import CacheError, without_secrets
 from stoker.words import some_of
 
 
@@ -51,8 +51,15 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
         store: Of the cache.
         fix: Whether to remove what is corrupt or stray, so that it is built again; a folder among the chunks stays.
         on_chunk: Told of each chunk checked.
+
+    Raises:
+        CacheError: Something is to be removed from a cache that cannot be written to; nothing was read then.
     """
     folder = store.disk.folder
+    if fix and not store.disk.locks.is_writable:
+        raise CacheError(
+            f"{store.path} is read-only, or not this user's to write to: nothing can be removed", path=store.path
+        )
     chunks, strays = folder.list_chunks(), folder.list_strays()
     corrupt: list[tuple[Path, str]] = []
     for chunk in chunks:

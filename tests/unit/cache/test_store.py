@@ -533,6 +533,16 @@ def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
     assert (report.corrupt, report.strays) == ((), ())
 
 
+def test_verify_does_not_claim_to_remove_what_it_may_not(store, monkeypatch):
+    put(store, 1)
+    damage(store.path_of(key(1)))
+    monkeypatch.setattr(store.disk.locks, "is_writable", False)
+    assert len(admin.verify(store).corrupt) == 1
+    with pytest.raises(CacheError, match="nothing can be removed"):
+        admin.verify(store, fix=True)
+    assert there(store) == {1}
+
+
 def test_what_is_evicted_leaves_no_note_that_it_was_verified(folder, size):
     with Store(folder) as store:
         use(store, "a", range(3))
