@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -154,6 +155,15 @@ def test_a_pass_that_was_begun_keeps_its_epoch_whatever_is_named_while_its_worke
     assert (dataset.epoch, dataset.next_epoch) == (2, 2)
     assert ids_of(begun) == epochs[0]
     assert ids_of(loader) == epochs[2]
+
+
+def test_workers_of_another_data_set_that_start_in_between_take_no_epoch(place, monkeypatch):
+    dataset, other = dataset_of(place), dataset_of(place)
+    iterator, between = threading.Event(), threading.Event()  # as DataLoaders have them
+    for starting in [(iterator, dataset), (between, other), (iterator, dataset)]:
+        monkeypatch.setattr("stoker.torch.dataset.starting_workers", lambda starting=starting: starting)
+        dataset.start()
+    assert (dataset.epoch, dataset.next_epoch) == (0, 1)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])

@@ -133,6 +133,8 @@ class TorchDataset(IterableDataset[Tensors]):
         """
         self.own()
         iterator, dataset = starting_workers()
+        if isinstance(dataset, TorchDataset) and dataset is not self:
+            return  # another thread may be starting workers of this one
         if iterator is not None and (self._starting is None or self._starting() is not iterator):
             self._starting, self._num_started = weakref.ref(iterator), self._num_started + 1
             # A data set around this one may have other plans for it.
