@@ -166,6 +166,7 @@ class Store:
         self._num: Counter[str] = Counter()  # see `counts`
         self._missed: set[str] = set()
         self._corrupt: set[str] = set()
+        self._damaged: dict[str, FileVersion] = {}  # files that could not be removed, and count as not there
         self._disk: _Disk | None = None
         try:
             self._disk = self._open_disk()
@@ -207,7 +208,8 @@ class Store:
 
     def size_of(self, key: str) -> int | None:
         """Return the size of a chunk in the folder in bytes, None where it is not there."""
-        return None if self._disk is None else self._disk.folder.size_of(key)
+        about = None if self._disk is None else self._disk.folder.status(key)
+        return None if about is None or self._damaged.get(key) == version_of(about) else about.st_size
 
     def has(self, key: str) -> bool:
         """Return whether the chunk is there, or in memory. Costs a file lookup or two, and does not look inside."""
@@ -266,7 +268,10 @@ class Store:
         disk = self._disk
         if disk is not None:
             try:
-                return *disk.folder.open_chunk(key), disk
+                found = disk.folder.open_chunk(key)
+                if self._damaged.get(key) != version_of(found[1]):
+                    return *found, disk
+                os.close(found[0])
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -343,13 +348,18 @@ class Store:
                 return
 
     def _discard_corrupt(self, disk: _Disk | None, key: str, about: os.stat_result) -> None:
-        """Remove a chunk, where the name still is the file that was opened: another process may have mended it."""
+        """Remove a chunk, where the name still is the file that was opened: another process may have mended it.
+
+        In a folder that cannot be written to, it is not looked at any more: what is built instead is in memory.
+        """
         self._corrupt.add(key)
         self._memory.drop(key)
         with contextlib.suppress(OSError):
             now = None if disk is None else disk.folder.status(key)
-            if disk is not None and disk.locks.is_writable and now is not None and os.path.samestat(now, about):
-                disk.quota.remove(key)
+            if disk is not None and now is not None and os.path.samestat(now, about):
+                self._damaged[key] = version_of(about)
+                if disk.locks.is_writable and disk.quota.remove(key):
+                    self._damaged.pop(key, None)
 
     def discard(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there. Maps of it stay readable."""

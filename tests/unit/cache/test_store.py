@@ -533,6 +533,23 @@ def test_verify_names_what_is_wrong_and_removes_it_when_asked(store):
     assert (report.corrupt, report.strays) == ((), ())
 
 
+def test_a_damaged_chunk_that_cannot_be_removed_is_built_and_kept_in_memory(store, monkeypatch):
+    put(store, 1)
+    damage(store.path_of(key(1)))
+    monkeypatch.setattr(store.disk.locks, "is_writable", False)
+    with pytest.raises(ChunkCorruptError):
+        store.open(key(1))
+    assert not store.has(key(1))
+    put(store, 1, seed=2)
+    assert store.has(key(1))
+    assert seed_in(store, 1) == 2
+    assert store.path_of(key(1)).exists()
+    monkeypatch.undo()
+    put(store, 1, seed=3)
+    assert there(store) == {1}
+    assert seed_in(store, 1) == 3
+
+
 def test_verify_does_not_claim_to_remove_what_it_may_not(store, monkeypatch):
     put(store, 1)
     damage(store.path_of(key(1)))
