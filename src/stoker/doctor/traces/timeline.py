@@ -45,10 +45,13 @@ def measure(trace: ProfilerTrace) -> RankTimes:
     says, device_says = _flags(trace, trace.host), _flags(trace, trace.device)
     is_pageable = (device_says & Is.PAGEABLE) != 0
     call = _calls(trace.host, trace.device, (says & Is.COPY_CALL) != 0, is_pageable)
-    main = _main_track(trace, says, _launchers(trace, call, call >= 0))
-    host = _host_parts(trace, says, device_says, call, main)
-    launches = _launch_times(trace, says, call)
-    devices = {name: _device_parts(trace, mine, launches, host) for name, mine in _by_device(trace).items()}
+    launches = _launchers(trace, call, call >= 0)
+    if not launches.any():  # no correlations at all: go by the names of calls
+        launches = (says & Is.LAUNCH_CALL) != 0
+    main = _main_track(trace, says, launches)
+    host = _host_parts(trace, says, device_says, call, main, launches)
+    launched = _launch_times(trace, says, call)
+    devices = {name: _device_parts(trace, mine, launched, host) for name, mine in _by_device(trace).items()}
     wants = host["waiting_for_data"] | host["collating"]
     spans = _steps(trace, trace.host.where((trace.host.track == main) & ((says & Is.STEP) != 0)))
     last = len(spans) - 1
@@ -72,7 +75,7 @@ def measure(trace: ProfilerTrace) -> RankTimes:
         has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
         devices={name: _times(parts, window) for name, parts in devices.items()},
         num_queued=sum(len(parts["queued"] & window) for parts in devices.values()),
-        collectives=collectives_of(trace, launches[0], spans, [step.number for step in steps]),
+        collectives=collectives_of(trace, launched[0], spans, [step.number for step in steps]),
         wall=int((window.stop - window.start).sum()),
         wants_data=wants.within(window),
         ranges=_ranges(trace, main, [parts["unattributed"] & window for parts in devices.values()], window),
@@ -143,8 +146,6 @@ def _main_track(trace: ProfilerTrace, says: npt.NDArray[np.uint8], launches: Mas
     if not len(on_host):
         return -1
     num = len(trace.tracks)
-    if not launches.any():  # no correlations at all: go by the names of calls
-        launches |= (says & Is.LAUNCH_CALL) != 0
     launching = np.isin(on_host.track, np.unique(on_host.track[launches]))
     for chosen in (
         (says & Is.STEP) != 0,
@@ -158,11 +159,11 @@ def _main_track(trace: ProfilerTrace, says: npt.NDArray[np.uint8], launches: Mas
     return int(np.bincount(on_host.track, weights=on_host.stop - on_host.start, minlength=num).argmax())
 
 
-def _host_parts(trace: ProfilerTrace, says: Flags, device_says: Flags, call: Int64, main: int) -> Parts:
+def _host_parts(trace: ProfilerTrace, says: Flags, device_says: Flags, call: Int64, main: int, launches: Mask) -> Parts:
     """Return when the host did what; where it does several things at once, the first of them counts."""
     events = trace.host
     mine = events.track == main
-    launching = mine | np.isin(events.track, np.unique(events.track[_launchers(trace, call, call >= 0)]))
+    launching = mine | np.isin(events.track, np.unique(events.track[launches]))
     copies, fetches = (_launchers(trace, call, (device_says & which) != 0) for which in (Is.PAGEABLE, Is.TO_HOST))
     is_call = events.kind == EventKind.RUNTIME
     is_operator = (events.kind == EventKind.HOST_OP) & ((says & Is.STEP) == 0)

@@ -84,9 +84,10 @@ def test_a_wait_while_the_device_works_is_no_idle_time(tmp_path):
     assert times == {"wall": 100, "busy": 100, "compute": 100}
 
 
-def test_the_autograd_thread_speaks_where_the_main_thread_is_silent(tmp_path):
-    made = Made().step(0, 0, 100).host("aten::mm", 0, 10).kernel(95, 100, correlation=5)
-    made.host("MmBackward0", 20, 60, tid=AUTOGRAD).call("cudaLaunchKernel", 50, 55, tid=AUTOGRAD, correlation=5)
+@pytest.mark.parametrize("link", [{"correlation": 5}, {}])
+def test_the_autograd_thread_speaks_where_the_main_thread_is_silent(tmp_path, link):
+    made = Made().step(0, 0, 100).host("aten::mm", 0, 10).kernel(95, 100, **link)
+    made.host("MmBackward0", 20, 60, tid=AUTOGRAD).call("cudaLaunchKernel", 50, 55, tid=AUTOGRAD, **link)
     times = made.times(tmp_path)
     # From the launch to the kernel's begin, the launch is on its way.
     assert (times["launching"], times["unattributed"]) == (10 + 40 + 35, 10)
