@@ -15,7 +15,7 @@ import pytest
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.description import transform_name
 from stoker.fields.spec import Field
-from stoker.testing import MemoryStorage
+from stoker.testing import MemoryStorage, write_parquet
 
 
 def double(table):
@@ -58,6 +58,12 @@ def double(table):
 def test_a_wrong_argument_is_refused_before_any_io(arguments, error, says):
     with pytest.raises(error, match=says):
         Dataset(**{"source": "/nowhere/at/all", **arguments})
+
+
+def test_a_column_without_a_name_can_be_asked_for():
+    storage = MemoryStorage()
+    write_parquet(storage, {"": [1, 2], "a": [3, 4]}, url="t/0.parquet")
+    assert Dataset("t", storage=storage, columns=["", "a"]).open().schema.names == ["", "a"]
 
 
 def test_a_description_reads_nothing():
