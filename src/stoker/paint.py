@@ -121,7 +121,7 @@ def progress(messages: Console, *, line_s: float | None = None) -> Iterator[Move
             nonlocal said_s
             if line_s is not None and time.monotonic() - said_s >= line_s:
                 said_s = time.monotonic()
-                messages.print(text)
+                print_line(messages, text)
 
         yield write
         return

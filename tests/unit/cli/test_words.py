@@ -2,6 +2,7 @@
 
 import pytest
 
+from stoker.paint import make_console, progress
 from stoker.words import age_text, bytes_text, count_text, duration_text, plain_number
 
 
@@ -36,3 +37,9 @@ def test_ages_are_told_in_their_largest_unit(seconds, text):
 
 def test_means_that_are_counts_look_like_counts():
     assert [plain_number(n) for n in (640.0, 12.5, 12345.6)] == ["640", "12.5", "12,346"]
+
+
+def test_a_line_that_tells_how_far_it_is_may_hold_square_brackets(capsys):
+    with progress(make_console(), line_s=0) as tell:
+        tell(0, None, "reading column [/b] of [x]")
+    assert capsys.readouterr().out == "reading column [/b] of [x]\n"
