@@ -43,7 +43,12 @@ class PrintingConsole(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Raise, as a stream does: a reader that has gone is no failure, and rich would exit with 1."""
+        """Raise, as a stream does: a reader that has gone is no failure, and rich would exit with 1.
+
+        It does for one of messages: they are of work that is not done yet, which ends there.
+        """
+        if self.file is sys.stderr:
+            super().on_broken_pipe()
         raise BrokenPipeError
 
 

@@ -170,6 +170,14 @@ def test_a_reader_that_has_gone_is_no_error(data, command):
     process.stderr.close()
 
 
+def test_work_that_ends_since_nobody_reads_its_messages_is_a_failure(data, tmp_path):
+    process = shell("warm", data, "--cache", tmp_path / "cache", stdin=subprocess.DEVNULL)
+    process.stderr.close()
+    assert process.wait() == 1
+    assert process.stdout.read() == ""
+    process.stdout.close()
+
+
 def test_a_terminal_without_unicode_gets_question_marks(data):
     with shell("inspect", data, env={"PYTHONIOENCODING": "ascii"}) as process:
         out, err = process.communicate()
