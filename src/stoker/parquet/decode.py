@@ -66,7 +66,7 @@ _MOST_DOUBT = 4
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
-_MOST_S = ((1 << 63) - 1) // 10**9  # seconds that 64 bits of nanoseconds reach
+_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below the first argument, in any threads, and returns when all is done."""
@@ -173,7 +173,7 @@ class RowGroups:
                 _check_num_rows(table.num_rows, num_rows)
             del found, read
             if in_seconds is not None:
-                _check_instants(next(in_seconds), where=self.where)
+                _check_instants(table, next(in_seconds), where=self.where)
             yield table
             del table
 
@@ -546,22 +546,26 @@ def _looked_up(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return around(array, [_looked_up(*pair) for pair in zip(parts_in(array), kinds, strict=True)])
 
 
-def _check_instants(seconds: pa.Table, *, where: str) -> None:
-    """Raise where timestamps are beyond what their type can say.
+def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
+    """Raise where timestamps of `table` are not what they are in seconds.
 
     INT96, the old timestamps of Spark, Hive and Impala, reach further than the nanoseconds that pyarrow makes of them:
     9999-12-31 comes as 1816-03-29 without a word. In seconds nothing wraps, so such columns are decoded twice.
 
     Args:
-        seconds: The INT96 columns of some rows, decoded in seconds.
+        table: Rows as they are delivered, structs as structs.
+        seconds: The INT96 columns of the same rows, decoded in seconds.
         where: The fragment, for errors.
 
     Raises:
         FieldError: Columns hold instants that their type cannot say; it names each.
     """
-    flat = flatten(seconds)
-    columns = zip(flat.column_names, flat.columns, strict=True)
-    wrong = [name for name, column in columns if any(map(_is_beyond, column.chunks))]
+    flat = flatten(table.select(seconds.column_names))
+    wrong = []
+    for name, column in zip(flatten(seconds).column_names, flatten(seconds).columns, strict=True):
+        pairs = _instants(flat.column(name).combine_chunks(), column.combine_chunks())
+        if any((found != true).any() for found, true in pairs):
+            wrong.append(name)
     if wrong:
         names = "; ".join(f"column {name!r}" for name in wrong)
         raise FieldError(
@@ -572,11 +576,17 @@ def _check_instants(seconds: pa.Table, *, where: str) -> None:
         )
 
 
-def _is_beyond(seconds: pa.Array) -> bool:
-    """Whether nanoseconds of 64 bits cannot say one of some instants."""
-    if pa.types.is_struct(seconds.type):
-        return any(_is_beyond(seconds.field(i)) for i in range(seconds.type.num_fields))
-    if not pa.types.is_timestamp(seconds.type):  # a list of some kind, or a map, which is a list of structs
-        return _is_beyond(seconds.flatten())
-    ends = [end.as_py() for end in pc.min_max(seconds.cast(pa.int64())).values()]
-    return any(end is not None and abs(end) >= _MOST_S for end in ends)
+def _instants(found: pa.Array, true: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield the instants of both in seconds, one pair a leaf of `true`, which may have fewer leaves."""
+    if pa.types.is_struct(true.type):
+        for i in range(true.type.num_fields):
+            yield from _instants(found.field(true.type.field(i).name), true.field(i))
+    elif pa.types.is_timestamp(true.type):
+        yield _seconds(found), _seconds(true)
+    else:  # a list of some kind, or a map, which is a list of structs
+        yield from _instants(found.flatten(), true.flatten())
+
+
+def _seconds(array: pa.Array) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return values // _A_SECOND[array.type.unit]

@@ -11,11 +11,11 @@ from stoker import Dataset, FieldError
 
 US = pa.timestamp("us")
 SOUND = [
-    dt.datetime(1678, 1, 1),
+    dt.datetime(1677, 9, 21, 0, 12, 43, 145_225),  # the first and last that pandas and nanoseconds know
     dt.datetime(1969, 12, 31, 23, 59, 59, 999_999),
     None,
     dt.datetime(2024, 1, 1, 12, 34, 56, 123_456),
-    dt.datetime(2262, 4, 11),
+    dt.datetime(2262, 4, 11, 23, 47, 16, 854_775),
 ]
 FAR = dt.datetime(9999, 12, 31)
 
