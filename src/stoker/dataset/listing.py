@@ -12,8 +12,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -107,16 +106,10 @@ def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:
         folder, pattern = folder + first + slash, rest
     if not GLOB.search(pattern):
         name, pattern = folder + pattern if place.pattern else name, ""
-        listing = None
-        with ExitStack() as stack:
-            # A remote folder is listed while its store looks whether a file has that name: one wait less.
-            if not (is_local or name.endswith("/") or name.lower().endswith(SUFFIXES)):
-                pool = ThreadPoolExecutor(1, thread_name_prefix="stoker-open")
-                listing = stack.enter_context(pool).submit(storage.list, name)
-            if not name.endswith("/"):
-                with suppress(SourceMissingError):  # then it is a folder, or nothing
-                    return [Listed(storage.stat(name))]
-            infos = storage.list(name) if listing is None else listing.result()
+        if not name.endswith("/"):
+            with suppress(SourceMissingError):  # then it is a folder, or nothing
+                return [Listed(storage.stat(name))]
+        infos = storage.list(name)
         folder = name.rstrip("/") + "/"
     is_meant = _matcher(pattern) if pattern else _is_wanted
     paths = [(info, info.url[len(folder) :]) for info in infos if info.url.startswith(folder)]
