@@ -166,8 +166,8 @@ def _print_parts(result: TraceResult, console: Console) -> None:
 
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
-    from stoker.doctor.traces.verdict import duration, range_text
-    from stoker.doctor.words import share_text
+    from stoker.doctor.traces.verdict import duration
+    from stoker.doctor.words import range_text, share_text
 
     times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
@@ -177,7 +177,7 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
         steps = f"median of {count_text(len(ranks[0].steps))} profiled{of}"
         facts.append(("a step", f"{duration(result.step_ns)} ({steps})"))
     if result.without_wait_ns is not None:
-        facts.append(("without waiting for data", range_text(result.without_wait_ns)))
+        facts.append(("without waiting for data", range_text(*result.without_wait_ns, duration)))
     if times.communication:
         overlap = times.overlap / times.communication
         facts.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from stoker.words import time_text as time_text
 
@@ -19,9 +20,9 @@ def rate_text(samples_s: float) -> str:
     return _digits(samples_s) if samples_s >= 0.001 else "under 0.001" if samples_s else "0"
 
 
-def range_text(least_s: float, most_s: float) -> str:
-    """Return from which rate to which, or the one that both are: "190,000 to 218,000"."""
-    least, most = rate_text(least_s), rate_text(most_s)
+def range_text(least_s: float, most_s: float, text: Callable[[float], str] = rate_text) -> str:
+    """Return from which rate to which, or the one that both read as: "190,000 to 218,000"; `text` says them."""
+    least, most = text(least_s), text(most_s)
     return most if least == most else f"{least} to {most}"
 
 

@@ -7,7 +7,7 @@ from statistics import median
 from stoker.doctor.traces.result import TraceResult
 from stoker.doctor.traces.timeline import ARRIVES_NS
 from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, RankTimes
-from stoker.doctor.words import share_text, time_text
+from stoker.doctor.words import range_text, share_text, time_text
 
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05
@@ -112,12 +112,6 @@ def duration(ns: float) -> str:
     return time_text(ns / 1e9)
 
 
-def range_text(bounds: tuple[float, float]) -> str:
-    """Return two lengths of time: "105 ms to 131 ms"; one where they read alike."""
-    least, most = map(duration, bounds)
-    return least if least == most else f"{least} to {most}"
-
-
 def _largest(result: TraceResult) -> tuple[str, float]:
     """Return the largest reason, a part of the times, and its share."""
     times = result.times
@@ -156,7 +150,7 @@ def _sentence(result: TraceResult) -> str:
     step, bounds = result.step_ns, result.without_wait_ns
     if step is None or bounds is None:
         return f"{said}."
-    return f"{said}. Without that wait, a step takes {range_text(bounds)} instead of {duration(step)}."
+    return f"{said}. Without that wait, a step takes {range_text(*bounds, duration)} instead of {duration(step)}."
 
 
 def _straggler_sentence(result: TraceResult, rank: RankTimes) -> str:
