@@ -393,8 +393,6 @@ def _sound_source(catalogue: Catalogue) -> Iterator[None]:
     try:
         yield
     except FieldError:
-        filled = np.flatnonzero(catalogue.num_rows)
-        if len(filled) and len(catalogue.unit(int(filled[0]))) == 1:
-            for _ in catalogue.read(int(filled[0])):
-                pass
+        for first in np.flatnonzero(catalogue.num_rows)[:1].tolist():
+            next(catalogue.read(first))
         raise
