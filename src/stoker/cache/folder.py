@@ -335,11 +335,6 @@ class Folder:
             return None
         return about if stat.S_ISREG(about.st_mode) else None
 
-    def size_of(self, key: str) -> int | None:
-        """Return the size of a chunk in bytes, None where it is not there."""
-        about = self.status(key)
-        return None if about is None else about.st_size
-
     def open_chunk(self, key: str) -> tuple[int, os.stat_result]:
         """Return a chunk, open for reading, and what the system tells of its file.
 
@@ -351,11 +346,11 @@ class Folder:
 
     def remove(self, key: str) -> int | None:
         """Remove a chunk, and return how large it was; None where it was not there. Maps of it stay readable."""
-        size_bytes = self.size_of(key)
-        if size_bytes is None or not self.files.remove(self.chunks, key + SUFFIX):
+        about = self.status(key)
+        if about is None or not self.files.remove(self.chunks, key + SUFFIX):
             return None
         self._forget(key)
-        return size_bytes
+        return about.st_size
 
     # What a chunk file was when its checksums were compared is noted as the text of a link that leads nowhere:
     #

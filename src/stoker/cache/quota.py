@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -28,6 +29,9 @@ from stoker.cache.locks import Locks
 from stoker.errors import CacheError, CacheFullError, without_secrets
 
 _USAGE = struct.Struct("<q")
+# Chunks removed by a user before others may count theirs, for which they get so long: a file of 32 MB takes a disk some
+# milliseconds to remove, and who unlocks and locks again at once is faster than who waits.
+_REMOVED_AT_ONCE, _PAUSE_S = 16, 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +100,23 @@ class Quota:
         Raises:
             OSError: That cannot be written down.
         """
-        folder, is_writable = self._folder, self._locks.is_writable
-        # Who evicts or removes chunks looks who uses them, and does both under this lock.
-        with self._locks.usage() if is_writable else nullcontext():
-            self._locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
-            if not is_writable:
-                return
-            with suppress(OSError, ValueError):  # a hundred thousand keys are not worked out to write what is there
-                _sound(folder.read_small(folder.datasets, fingerprint))
-                folder.renew(folder.datasets, fingerprint)
-                return
-        head = json.dumps({"name": without_secrets(name), "urls": list(map(without_secrets, urls))})
-        content = "".join(f"{line}\n" for line in (head, *keys())).encode()
-        folder.write_small(folder.datasets, fingerprint, content + xxh3_64_hexdigest(content).encode())
+        folder, is_writable, content = self._folder, self._locks.is_writable, b""
+        while True:
+            # Who evicts or removes chunks looks who uses which, and does both under this lock.
+            with self._locks.usage() if is_writable else nullcontext():
+                self._locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
+                if not is_writable:
+                    return
+                with suppress(OSError, ValueError):  # a hundred thousand keys are not worked out to write what is there
+                    _sound(folder.read_small(folder.datasets, fingerprint))
+                    folder.renew(folder.datasets, fingerprint)
+                    return
+                if content:
+                    folder.write_small(folder.datasets, fingerprint, content)
+                    return
+            head = json.dumps({"name": without_secrets(name), "urls": list(map(without_secrets, urls))})
+            content = "".join(f"{line}\n" for line in (head, *keys())).encode()
+            content += xxh3_64_hexdigest(content).encode()
 
     def in_use(self) -> frozenset[str]:
         """Return the data sets that a living process uses."""
@@ -162,10 +170,10 @@ class Quota:
             finally:
                 os.close(fd)
             with self._counting() as used_bytes:
-                replaced_bytes = folder.size_of(key)
+                replaced = folder.status(key)
                 folder.files.replace(folder.tmp, aside, folder.chunks, key + SUFFIX)
-                if replaced_bytes is not None:
-                    self._write(used_bytes - replaced_bytes)
+                if replaced is not None:
+                    self._write(used_bytes - replaced.st_size)
         except BaseException:
             with self._counting() as used_bytes:
                 if folder.files.remove(folder.tmp, aside):
@@ -174,7 +182,7 @@ class Quota:
 
     def remove(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there."""
-        if self._folder.size_of(key) is None:
+        if self._folder.status(key) is None:
             return False
         with self._counting() as used_bytes:
             size_bytes = self._folder.remove(key)
@@ -189,23 +197,33 @@ class Quota:
             fingerprints: Which; None removes everything, chunks of no data set included.
 
         Raises:
-            CacheError: One of them is in use by a process, this one included; nothing was removed.
+            CacheError: One of them is in use by a process, this one included; no more is removed then.
         """
-        folder = self._folder
-        with self._counting() as used_bytes:
-            chosen = set(folder.list_datasets() if fingerprints is None else fingerprints)
-            if busy := sorted(chosen & self.in_use()):
-                raise CacheError(
-                    f"the data set {busy[0]} in {folder.path} is in use; end the processes that load from it first",
-                    path=folder.path,
-                )
-            goes = self._keys_of(chosen) if fingerprints is not None else {one.key for one in folder.list_chunks()}
-            stays = self._keys_of(set(folder.list_datasets()) - chosen)
-            freed_bytes = sum(folder.remove(key) or 0 for key in goes - stays)
-            for name in chosen:
-                folder.files.remove(folder.datasets, name)
-            self._write(used_bytes - freed_bytes)
-        return freed_bytes
+        folder, total_bytes = self._folder, 0
+        known: set[str] | None = None
+        goes: set[str] = set()
+        while True:
+            with self._counting() as used_bytes:
+                there = set(folder.list_datasets())
+                chosen = there if fingerprints is None else set(fingerprints)
+                if busy := sorted(chosen & self.in_use()):
+                    raise CacheError(
+                        f"the data set {busy[0]} in {folder.path} is in use; end the processes that load from it first",
+                        path=folder.path,
+                    )
+                if there != known:  # one that has come meanwhile may share chunks
+                    known, is_all = there, fingerprints is None
+                    goes = {one.key for one in folder.list_chunks()} if is_all else self._keys_of(chosen)
+                    goes -= self._keys_of(there - chosen)
+                some = [goes.pop() for _ in range(min(len(goes), _REMOVED_AT_ONCE))]
+                freed_bytes = sum(folder.remove(key) or 0 for key in some)
+                total_bytes += freed_bytes
+                self._write(used_bytes - freed_bytes)
+                if not goes:
+                    for name in chosen:
+                        folder.files.remove(folder.datasets, name)
+                    return total_bytes
+            time.sleep(_PAUSE_S)
 
     def recount(self) -> int:
         """List the folder, and return the bytes of all chunks."""

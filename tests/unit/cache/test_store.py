@@ -589,6 +589,45 @@ def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
     assert store.disk.folder.count_bytes() == 0
 
 
+def test_a_data_set_that_comes_into_use_while_it_is_removed_keeps_what_is_still_there(folder):
+    keys, kept, begun = [f"{i:064}" for i in range(5000)], [], []
+
+    class Telling(Files):
+        def remove(self, folder, name):
+            if not begun:
+                begun.append(threading.Thread(target=begin))
+                begun[0].start()
+            return super().remove(folder, name)
+
+    def begin():
+        other.register("a", name="a", urls=["lake/a"], keys=lambda: keys)
+        kept.extend(chunk.key for chunk in other.disk.folder.list_chunks())
+
+    with Store(folder) as store:
+        store.register("a", name="a", urls=["lake/a"], keys=lambda: keys)
+        for name in keys:
+            store.path_of(name).write_bytes(b"")
+    with Store(folder, files=Telling()) as store, Store(folder) as other:
+        with pytest.raises(CacheError, match="in use"):
+            store.disk.quota.remove_datasets(["a"])
+        begun[0].join()
+        assert 0 < len(kept) < len(keys)
+        assert {chunk.key for chunk in store.disk.folder.list_chunks()} == {*kept}
+
+
+def test_whoever_evicts_never_sees_a_data_set_in_use_without_its_chunks(store, folder):
+    held = []
+
+    class Looking(Files):
+        def replace(self, source, name, target, new_name):
+            held.append(store.disk.locks.is_held("", elsewhere=True))
+            super().replace(source, name, target, new_name)
+
+    with Store(folder, files=Looking()) as other:
+        use(other, "a", range(3))
+    assert held == [True]
+
+
 def test_no_file_beside_the_cache_is_removed_whatever_a_data_set_says_its_chunks_are(folder, tmp_path):
     other = tmp_path / "model.safetensors"
     other.write_bytes(bytes(100))
