@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from stoker.errors import ResumeError
 from stoker.fields.offsets import Int64, UInt64
 from stoker.hashing import fingerprint
 from stoker.words import count_text, some_of
@@ -63,10 +64,12 @@ class Contents:
             ValueError: It does.
         """
         num_files = self.num_files if self.files is None else len(_entries_of(self.files))
-        segments, sizes = self.file_segments, self.sizes
-        is_told = (self.segments is None) == (not self.segment_sizes) and int(segments.max(initial=0)) + 1 == len(sizes)
-        is_sound = num_files == self.num_files == len(segments) and (num_files or not self.num_samples)
-        if not (is_told and is_sound and min(sizes) >= 0):
+        # As many as are written down: the number that the state says may be anything.
+        segments, sizes = None if self.segments is None else _decoded(self.segments), self.sizes
+        is_told = not self.segment_sizes if segments is None else self.segment_sizes and len(segments) == num_files
+        is_sound = num_files == self.num_files >= 0 and (num_files or not self.num_samples)
+        is_counted = max(segments or b"", default=0) + 1 == len(sizes) and sum(sizes) == self.num_samples < 1 << 63
+        if not (is_told and is_sound and is_counted and min(sizes) >= 0):
             raise ValueError("num_files, files and segments of a data set do not go together")
 
     @property
@@ -93,18 +96,18 @@ class Contents:
             place: Where in its list each file stands, -1 where it does not. Shape [F].
 
         Raises:
-            ValueError: There are more segments than a byte can number.
+            ResumeError: There are more segments than a byte can number, or the state counts other samples.
         """
-        known = before.file_segments
+        known, more, is_new = before.file_segments, self.num_samples - sum(before.sizes), bool((place < 0).any())
         number = int(known.max(initial=0)) + 1 if len(known) else 0
         numbers = np.append(known.astype(np.int64), number)[place]  # -1 is the last one
-        if numbers.max(initial=0) > np.iinfo(np.uint8).max:
-            raise ValueError("files were added to this epoch 255 times already")
         if not numbers.any():
             return self.whole()
+        if numbers.max() > np.iinfo(np.uint8).max or more < 0 or (more and not is_new):
+            what = "files were added to its epoch 255 times already, or it counts other samples of its files"
+            raise ResumeError(f"the saved position goes no further: {what}", saved=before.sizes, current=self.sizes)
         text = base64.b64encode(numbers.astype(np.uint8).tobytes()).decode()
-        more = self.num_samples - sum(before.sizes)
-        return replace(self, segments=text, segment_sizes=(*before.sizes, *((more,) if (place < 0).any() else ())))
+        return replace(self, segments=text, segment_sizes=(*before.sizes, *((more,) if is_new else ())))
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ class Comparison:
 
 def compare(saved: Contents, now: Contents, files: OpenFiles) -> Comparison | None:
     """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
-    if saved.fingerprint == now.fingerprint:
+    if saved.fingerprint == now.fingerprint and saved.num_files == now.num_files:
         return Comparison(place=np.arange(now.num_files), added=(), changed=(), num_gone=0, is_in_order=True)
     if saved.files is None:
         return None

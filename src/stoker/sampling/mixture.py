@@ -73,7 +73,7 @@ class Leg:
         streams: Of each component, its own epoch and the position there that comes next.
 
     Raises:
-        ValueError: A number is negative.
+        ValueError: A number is negative, or needs more than 63 bits.
     """
 
     epoch: int
@@ -82,8 +82,9 @@ class Leg:
     streams: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        if min(self.epoch, self.start, *self.given, *(number for stream in self.streams for number in stream)) < 0:
-            raise ValueError(f"leg has a negative number: {self}")
+        numbers = self.epoch, self.start, *self.given, *(number for stream in self.streams for number in stream)
+        if not 0 <= min(numbers) <= max(numbers) < 1 << 63:
+            raise ValueError(f"leg has a negative number, or one of more than 63 bits: {self}")
 
 
 ChunksIn = Callable[[int, int], tuple[npt.ArrayLike | None, npt.ArrayLike | None]]

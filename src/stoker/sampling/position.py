@@ -67,7 +67,7 @@ class Position:
         leg: Where a mixture went on by other weights or over other files, if it did.
 
     Raises:
-        ValueError: `epoch` or `num_consumed` is negative.
+        ValueError: `epoch` or `num_consumed` is negative, or `window` or `lanes` below 1.
     """
 
     datasets: tuple[Contents, ...]
@@ -83,9 +83,10 @@ class Position:
     leg: Leg | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epoch", "num_consumed"):
-            if not 0 <= getattr(self, name) < 1 << 63:
-                raise ValueError(f"{name} must not be negative, nor need more than 63 bits, got {getattr(self, name)}")
+        for name, least in {"epoch": 0, "num_consumed": 0, "window": 1, "lanes": 1}.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < 1 << 63:
+                raise ValueError(f"{name} must be {least} at least, and need no more than 63 bits, got {value}")
 
     @property
     def fingerprint(self) -> str:
@@ -129,6 +130,8 @@ class Position:
             of_each: list[Sized] = [found.datasets]
             if mixing is not None and mixing.weights is not None:
                 of_each.append(mixing.weights)
+                if not set("".join(mixing.weights)) <= set("0123456789/"):  # such as "1e999999999", worked out for ever
+                    raise ValueError(f"mixture.weights is {mixing.weights!r}")
             if leg is not None:
                 of_each += [leg.given, leg.streams]
             num = 1 if mixing is None else len(mixing.names)
