@@ -25,15 +25,17 @@ class Each:
 
     def run(self) -> None:
         """Work until no number is left, or one failed."""
-        while not self._errors:
-            with self._lock:
-                i = next(self._numbers, None)
-            if i is None:
-                return
-            try:
+        i: int | None = None
+        try:
+            while not self._errors:
+                with self._lock:
+                    i = next(self._numbers, None)
+                if i is None:
+                    return
                 self._work(i)
-            except BaseException as error:
-                self._errors.append((i, error))
+        except BaseException as error:
+            # Ctrl-C counts more than what else failed.
+            self._errors.append((i or 0 if isinstance(error, Exception) else -1, error))
 
     def check(self) -> None:
         """Raise the error of the lowest number that failed."""

@@ -107,12 +107,10 @@ def hedged(patience_s: float, call: Callable[[], T], may_ask_again: Callable[[],
     try:
         answer = answers.get(timeout=patience_s)
     except Empty:
-        if may_ask_again():
+        if is_hedged := may_ask_again():
             _asked(call, answers)
-            answer = answers.get()
-            if answer.exception() is not None:
-                answer = answers.get()
-        else:
+        answer = answers.get()
+        if is_hedged and answer.exception() is not None:
             answer = answers.get()
     return answer.result()
 

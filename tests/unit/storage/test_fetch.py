@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stoker.dataset.dataset import Dataset
 from stoker.errors import SourceChangedError, SourceError
+from stoker.storage.each import for_each
 from stoker.storage.fetch import (
     ByteRange,
     RangesFile,
@@ -115,6 +116,17 @@ def test_a_fetch_that_fails_leaves_no_thread_and_names_the_object():
     dead = RetryingStorage(FlakyStorage(storage, every=1), wait=lambda s: None)
     with pytest.raises(SourceError, match="a failed"):
         fetch(info, dead, [ByteRange(100, 200), ByteRange(5000, 6000)], RequestTimes())
+
+
+def test_ctrl_c_is_raised_even_where_work_on_a_lower_number_failed_as_well():
+    together = threading.Barrier(2)
+
+    def work(i):
+        together.wait()
+        raise KeyboardInterrupt if i else ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        for_each(2, work, num_threads=2)
 
 
 def test_a_stream_reads_like_the_file():
