@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -70,7 +71,8 @@ def _begin_anew() -> None:
     global _here
     _here = object()
     while _of_parents:
-        os.close(_of_parents.pop())
+        with contextlib.suppress(OSError):  # one that somebody else has closed: the others must go all the same
+            os.close(_of_parents.pop())
 
 
 if hasattr(os, "register_at_fork"):

@@ -19,6 +19,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError
 from stoker.hashing import fingerprint
+from stoker.host.forks import Home
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
 from stoker.loader.epoch_run import BatchIterator, Progress
@@ -94,7 +95,7 @@ class TorchDataset(IterableDataset[Tensors]):
         )
         self._options = options
         self._loader: _InTurnLoader | None = None
-        self._pid = os.getpid()
+        self._loads_in = Home()
         self._inherited: list[_InTurnLoader] = []
         # The share does not matter yet: `_loader_here` sets it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
@@ -104,7 +105,7 @@ class TorchDataset(IterableDataset[Tensors]):
             self._has_lists = bool(loader.spec.ragged)
         # The position that others are derived from. Epochs other than its own are those of a new loader.
         self._anchor = self._resume.beginning
-        self._agreed, self._owner = Passes(), os.getpid()
+        self._agreed, self._owned_in = Passes(), Home()
         _all.add(self)
         # The DataLoader's iterator that starts workers now, how many did, and the pass that was begun for its workers.
         self._starting: weakref.ref[Any] | None = None
@@ -122,8 +123,8 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def own(self) -> None:
         """Give a process that was forked, or got this by pickle, passes and ranks apart from those of its parent."""
-        if self._owner != os.getpid() and get_worker_info() is None:
-            self._agreed, self._owner = self._agreed.copy(), os.getpid()
+        if not self._owned_in.is_here and get_worker_info() is None:
+            self._agreed, self._owned_in = self._agreed.copy(), Home()
             self._ranks.own()
 
     def start(self) -> None:
@@ -220,7 +221,7 @@ class TorchDataset(IterableDataset[Tensors]):
     def close(self) -> None:
         """End the loader of this process, if it has one: with workers, only these have loaders."""
         loader, self._loader = self._loader, None
-        if loader is not None and self._pid == os.getpid():
+        if loader is not None and self._loads_in.is_here:
             loader.close()
 
     def __enter__(self) -> Self:
@@ -338,11 +339,11 @@ class TorchDataset(IterableDataset[Tensors]):
         return self._passes.told or self._passes.latest or Pass()
 
     def _loader_here(self, num_workers: int) -> _InTurnLoader:
-        if self._pid != os.getpid():
+        if not self._loads_in.is_here:
             if self._loader is not None:
                 # Kept for ever: closing it would release locks that the parent holds.
                 self._inherited.append(self._loader)
-            self._loader, self._pid = None, os.getpid()
+            self._loader, self._loads_in = None, Home()
         if self._loader is None:
             options = dict(self._options)
             if options.get("num_threads") is None:
