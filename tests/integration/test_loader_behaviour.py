@@ -316,6 +316,42 @@ def test_close_frees_a_loop_that_waits_for_a_batch():
     assert "closed" in raised[0]
 
 
+def test_closing_tries_no_read_again_that_fails_meanwhile():
+    failed = []
+
+    class FailingStorage(HeldStorage):
+        def read(self, url, offset, num_bytes):
+            data = super().read(url, offset, num_bytes)
+            if self.holds:
+                failed.append(offset)
+                raise ConnectionResetError("reset by peer")
+            return data
+
+    storage = FailingStorage()
+    write_parquet(storage, sample_table(400), url="lake/a.parquet", row_group_size=50)
+    loader = stoker.Loader(stoker.Dataset("lake", storage=storage, chunk_size=4000), batch_size=200)
+    storage.holds = True
+    batches = iter(loader)
+
+    def train():
+        with pytest.raises((RuntimeError, stoker.SourceError)):
+            next(batches)
+
+    loop = threading.Thread(target=train)
+    loop.start()
+    assert storage.is_reading.wait(timeout=60)
+    closing = threading.Thread(target=loader.close)
+    closing.start()
+    loop.join(timeout=1)  # it may have to wait for its own run's close
+    storage.let_go.set()
+    loop.join(timeout=60)
+    closing.join(timeout=60)
+    assert not loop.is_alive()
+    assert not closing.is_alive()
+    assert failed
+    assert len(set(failed)) == len(failed)
+
+
 def test_letting_an_iterator_go_waits_for_nothing_and_the_next_epoch_has_all_its_rows(folder):
     """A Ctrl-C during such a wait would be lost: nothing is raised from where Python lets go of an object."""
     is_held, goes_on = threading.Event(), threading.Event()
@@ -553,6 +589,11 @@ def test_a_state_of_another_data_set_or_of_nothing_is_refused(folder, tmp_path):
             loader.load_state_dict(state | {"format_version": 99})
         with pytest.raises(stoker.ResumeError, match="num_consumed"):
             loader.load_state_dict(loader.state_dict() | {"num_consumed": "7"})
+        mine = loader.state_dict()
+        for forged in ({"fingerprint": "?"}, {}):
+            datasets = [mine["datasets"][0] | {"num_files": 10**15, "files": None} | forged]
+            with pytest.raises(stoker.ResumeError, match="its files are others: 1,000,000,000,000,000 files"):
+                loader.load_state_dict(mine | {"datasets": datasets})
 
 
 def test_a_state_from_beyond_the_epoch_is_refused_as_unsound(folder):

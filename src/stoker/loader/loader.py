@@ -200,7 +200,7 @@ class Loader:
     def close(self) -> None:
         """End all threads, maps and locks. Harmless when called again.
 
-        Blocks: until running work is done.
+        Blocks: until running work is done. A read that fails meanwhile is not tried again.
         """
         self._close_all()
 
@@ -484,6 +484,7 @@ class _Resources:
         self._shown.close()
         with self.lock:
             runs = list(self.runs)
+        self._opened.is_ending.set()
         for run in runs:
             run.close()
         self._opened.close()

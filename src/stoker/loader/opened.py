@@ -40,6 +40,7 @@ from stoker.loader.orders import CountedSet, CountedSets
 from stoker.loader.temporary import OwnedFolder
 from stoker.loader.window import ChunkKey, WindowOpener
 from stoker.metrics.stages import NO_STAGES, Stages
+from stoker.storage.retry import Wait
 
 # Of the memory that is free, what a cache in it may take: the model's process needs some, too.
 _MEMORY_SHARE = 0.5
@@ -189,7 +190,11 @@ class OpenDataset(CountedSet):
 
 
 class OpenDatasets(CountedSets):
-    """One or several data sets with one spec. Closing this closes them, and removes a cache made for this alone."""
+    """One or several data sets with one spec. Closing this closes them, and removes a cache made for this alone.
+
+    Attributes:
+        is_ending: Once set, no read that fails is tried again.
+    """
 
     datasets: tuple[OpenDataset, ...]
 
@@ -201,9 +206,10 @@ class OpenDatasets(CountedSets):
         unit: SamplingUnit | None,
         mixture: Mixture | None,
         temporary: OwnedFolder | None,
+        is_ending: threading.Event,
     ) -> None:
         super().__init__(datasets, mixture=mixture, unit=unit)
-        self.spec, self._temporary = spec, temporary
+        self.spec, self._temporary, self.is_ending = spec, temporary, is_ending
 
     @property
     def sample_bytes(self) -> float:
@@ -226,6 +232,7 @@ class OpenDatasets(CountedSets):
 
     def close(self) -> None:
         """Give locks and temporary folders back. Harmless when called again."""
+        self.is_ending.set()
         with ExitStack() as stack:
             if self._temporary is not None:
                 stack.callback(self._temporary.close)
@@ -286,7 +293,7 @@ def open_datasets(
             temporary.make()
             limit = cache.limit_bytes or int(shutil.disk_usage(in_memory).free * _MEMORY_SHARE)
             config = replace(config, cache=replace(cache, folder=temporary.path / "cache", limit=limit))
-        opened: dict[str, OpenDataset] = {}
+        opened, is_ending = dict[str, OpenDataset](), threading.Event()
         for name, one in named.items():
             with naming(name):
                 opened[name] = _open_dataset(
@@ -294,6 +301,7 @@ def open_datasets(
                     config,
                     is_temporary=temporary is not None,
                     part=part,
+                    wait=is_ending.wait,
                     on_stage=on_stage,
                     on_count=on_count,
                 )
@@ -301,7 +309,14 @@ def open_datasets(
         specs = {name: one.windows.spec for name, one in opened.items()}
         spec = next(iter(specs.values())) if mixture is None else mixture.check_specs(specs)
         stack.pop_all()
-        return OpenDatasets([*opened.values()], spec=spec, unit=config.unit, mixture=mixture, temporary=temporary)
+        return OpenDatasets(
+            [*opened.values()],
+            spec=spec,
+            unit=config.unit,
+            mixture=mixture,
+            temporary=temporary,
+            is_ending=is_ending,
+        )
 
 
 def _open_dataset(
@@ -310,6 +325,7 @@ def _open_dataset(
     *,
     is_temporary: bool,
     part: tuple[int, int] | None,
+    wait: Wait,
     on_stage: Stages,
     on_count: OnCount | None,
 ) -> OpenDataset:
@@ -322,7 +338,9 @@ def _open_dataset(
         if unit is not None and not makes_tokens(unit, dataset) and folder is not None:
             counting.enter_context(_counting(dataset, unit, store))
         rule = None if unit is None else unit.rule
-        catalogue = dataset.open(folder, num_threads=num_threads, runs=rule, on_stage=on_stage, on_count=on_count)
+        catalogue = dataset.open(
+            folder, num_threads=num_threads, wait=wait, runs=rule, on_stage=on_stage, on_count=on_count
+        )
         with _sound_source(catalogue):
             builder = Builder(
                 catalogue,
