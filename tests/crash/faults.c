@@ -14,7 +14,8 @@ static char folder[4096];
 static atomic_long seen, first = -1, how_many;
 static atomic_int error;
 
-// Lets calls [at, at + num) fail with an error, counted from here on; returns how many were counted before.
+// Lets calls [at, at + num) fail with an error, or end the process where that is 0, counted from here on; returns how
+// many were counted before.
 long stoker_faults(const char *below, long at, long num, int number) {
     first = -1;
     snprintf(folder, sizeof folder, "%s/", below);
@@ -28,6 +29,7 @@ static int fails(const char *path) {
     if (first < 0 || strncmp(path, folder, strlen(folder)) != 0) return 0;
     long now = atomic_fetch_add(&seen, 1);
     if (now < first || now >= first + how_many) return 0;
+    if (error == 0) _exit(9);  // before the call: all that came before it is there
     errno = error;
     return 1;
 }
