@@ -28,6 +28,7 @@ POWER = "POWER"
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", POWER)
 NUM_ROWS = 200
 ALWAYS = 1 << 40
+NAMES = {"checked", "chunks", "datasets", "locks", "source", "stoker-cache.json", "tmp", "usage"}
 
 
 def train(dataset, cache, *, num_epochs=2):
@@ -70,6 +71,7 @@ def check(dataset, cache, expected, where, *, may_mend):
         report, used = admin.verify(store), store.disk.quota.recount()
         assert (report.corrupt, report.strays) == ((), ()), where
     assert sum(path.stat().st_size for path in (cache / "chunks").iterdir()) == used <= 60_000, where
+    assert {path.name for path in cache.iterdir()} == NAMES, where
     assert list((cache / "tmp").iterdir()) == [], where
 
 

@@ -166,7 +166,6 @@ class Folder:
             self.root = self._keep(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             about = os.fstat(self.root)
             self.identity = about.st_dev, about.st_ino
-            self.tmp = self.root  # until there is one
             self._mark()
             self.chunks, self.tmp, self.datasets, self.checked, _ = map(self._opened, _FOLDERS)
         except BaseException:
@@ -197,8 +196,15 @@ class Folder:
                 raise CacheError(
                     f"{self.path} is no Stoker cache: it holds {strange[0]!r}; give a folder of its own", path=self.path
                 )
+            # Not by a file aside, which nobody would look for in this folder: half of it is made again as well.
+            self.files.remove(self.root, _MARKER)
             content = json.dumps({"format": "stoker-cache", "version": FOLDER_VERSION}) + "\n"
-            self.write_small(self.root, _MARKER, content.encode())
+            with contextlib.suppress(FileExistsError):  # another process has just made it
+                fd = self.files.create(self.root, _MARKER, mode=self.file_mode)
+                try:
+                    self.files.write(fd, content.encode(), offset=0)
+                finally:
+                    os.close(fd)
 
     def _opened(self, name: str) -> int:
         """Return a descriptor of a folder in it, which is made if it is not there."""
