@@ -213,8 +213,9 @@ class Collector:
 def _close_pairs(columns: Columns) -> tuple[Columns, int]:
     """Make one whole event of each beginning and its end.
 
-    An end closes the last open beginning of its track. A beginning without an end lasts until the last time in the
-    file, as viewers show it; an end without a beginning is dropped.
+    An end closes the last open beginning of its track, of its name where it has one: at one time, a file may have the
+    next beginning before the last end. A beginning without an end lasts until the last time in the file, as viewers
+    show it; an end without a beginning is dropped.
 
     Args:
         columns: Columns of equal length, "phase", "track", "start" and "length" among them.
@@ -230,7 +231,7 @@ def _close_pairs(columns: Columns) -> tuple[Columns, int]:
     # In the order of time; at the same time in the order of the file, which is the order in which it happened.
     order = parts[np.lexsort((parts, start[parts], columns["track"][parts]))]
     stacks: dict[int, list[int]] = {}
-    num_lone = 0
+    num_lone, name = 0, columns["name"]
     for index, track, is_begin in zip(
         order.tolist(), columns["track"][order].tolist(), (phase[order] == _BEGIN).tolist(), strict=True
     ):
@@ -238,7 +239,8 @@ def _close_pairs(columns: Columns) -> tuple[Columns, int]:
         if is_begin:
             stack.append(index)
         elif stack:
-            begun = stack.pop()
+            near = range(-1, -1 - min(len(stack), 64), -1)  # where beginnings have no ends, the stack only grows
+            begun = stack.pop(next((at for at in near if name[stack[at]] == name[index]), -1))
             length[begun] = start[index] - start[begun]
         else:
             num_lone += 1

@@ -23,7 +23,7 @@ class Events:
     """Events in the order of the file; N of them.
 
     Attributes:
-        kind: A `Kind`. uint8 [N].
+        kind: An `EventKind`. uint8 [N].
         name: Index into the trace's texts. int32 [N].
         track: Index into the trace's tracks. int32 [N].
         start: Nanoseconds. int64 [N].

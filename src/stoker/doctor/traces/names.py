@@ -97,7 +97,7 @@ _DATA = r"""
     | (^|/)(torch/utils/data|torchdata|webdataset|wids|nvidia/dali|ffcv|grain|litdata|petastorm|streaming/base|ray/data
         |tensorflow/python/data)/[\w./]*\.py\(
     | (^|/)(accelerate/data_loader|datasets/((iterable|arrow)_dataset|formatting/\w+))\.py\(
-    | (^|/)(lightning/pytorch|pytorch_lightning)/\w+/fetch\w+\.py\(
+    | (^|/)(lightning/pytorch|pytorch_lightning)/\w+/fetch\w+\.py\( | (^|/)(queue|queues)\.py\(\d+\):\ get$
     | (?<![a-z])(dali|webdataset|wds)(?![a-z]|[\w/]*\.py) | \bIterator(V\d)?(::|GetNext) | IteratorGetNext
     | \bstoker[ ./:\w]*?[ ./:_](wait|__next__)
 """
@@ -108,16 +108,17 @@ _DATA_WORDS = r"""
       (get|next|load|loading|fetch|fetching|read|reading|pull|dequeue|wait|waiting|await)
           (\ (for|the|a|next|new|train|training|val|valid|validation|test|input|data|mini|micro|host|from|queue))*
           \ (batch|batches|minibatch|data|inputs?|examples?|records?|loader|dataloader|iter|iterator|prefetcher)
-    | (train|val|valid|test|predict|data|batch|input|loader|dataloader|iter|iterator|prefetcher|feeder|dataset)
-          (\ get)? \ (next|wait|waiting|load|loading|loader|fetch|fetching|fetcher)
+    | (train|val|valid|test|predict|data|batch|input|loader|dataloader|iter|iterator|prefetcher|feeder|reader|generator
+          |dataset) (\ get)? \ (next|wait|waiting|stall|load|loading|loader|fetch|fetching|fetcher)
     | (data|loader|dataloader|dataset) \ iter
-    | (data|loader|input) (\ (wait|load|fetch))? \ time | batch \ (wait|load|fetch) \ time
-    | (get|fetch|next)\ batch\ (samples|on\ this\ tp\ rank) | data\ fetcher\ next
-    | iter\ (torch\ )?batches | batch\ generator
-    | (prepare|preprocess|sample|build|make)\ (batch|data) | (data|batch)\ (prep|preparation|augmentation)
-    | dataset\ getitem | preprocess | preprocessing | (train|val|valid|test)\ dataloader
+    | (data|loader|input) (\ (wait|load|fetch))? \ time | batch \ (wait|load|fetch) \ time | data \ io
+    | (get|fetch|next)\ batch\ (samples|on\ this\ tp\ rank) | data\ fetcher\ next | (data|batch|input)\ queue\ get
+    | iter\ ((torch\ )?batches|dataloader) | (data|batch)\ generator
+    | dataloader\ (train|val|valid|validation|test|eval)
+    | (prepare|preprocess|sample|build|make|pack)\ (batch|minibatch|data) | preprocess(ing)?
+    | (data|batch)\ (prep|preparation|augmentation) | dataset\ getitem | (train|val|valid|test)\ (data)?loader
     ) (\ (\d+|n))?
-    | data | dataloader | dataload(ing)? | data\ (\d+|n) | input\ (pipeline|fn) | get\ next | tokenize | tokenization
+    | data | (data)?loader | dataload(ing)? | data\ (\d+|n) | input\ (pipeline|fn) | get\ next | tokenize | tokenization
 """
 # TorchRec waits under this name for a copy on another stream, not for data.
 _NOT_DATA = r"\#\#\s*wait_for_batch | dist\b | all2all | Awaitable"

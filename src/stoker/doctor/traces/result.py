@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stoker.doctor.traces.collectives import waits_between
 from stoker.doctor.traces.events import ProfilerTrace
 from stoker.doctor.traces.names import EventKind, Is, step_number
-from stoker.doctor.traces.timeline import measure
+from stoker.doctor.traces.timeline import calls_of, measure
 from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, OK, RankTimes, Times, add_tables, join_cycles
 from stoker.fields.offsets import Int64
 
@@ -186,15 +186,9 @@ def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
         owner[works[is_sure]] = process[call[is_sure]]
         # Else the process that launched work of that id last before it.
         works = works[~is_sure]
-        delay = np.full(works.size, np.iinfo(np.int64).max)
-        for number in training.tolist():
-            mine = calls[process[calls] == number]
-            keys = host.correlation[mine]
-            place = np.searchsorted(keys, device.correlation[works])
-            there = np.append(keys, -1)[place] == device.correlation[works]
-            ago = device.start[works] - np.append(host.start[mine], 0)[place]
-            hit = there & (ago >= 0) & (ago < delay)
-            owner[works[hit]], delay[hit] = number, ago[hit]
+        call = calls_of(host, calls, device.where(works))
+        is_before = host.start[call] <= device.start[works]
+        owner[works[is_before]] = process[call[is_before]]
     # Where ids collide, a track's events agree; where there are none, devices come in the order of their processes.
     tracks = np.unique(device.track).tolist()
     for order, track in enumerate(tracks):
@@ -239,8 +233,9 @@ def _join_files(measured: Iterable[RankTimes]) -> list[RankTimes]:
     for files in of_process.values():
         in_time = sorted(files, key=lambda one: one.span)
         numbers = [step.number for one in in_time for step in one.all_steps]
-        # Cycles go on counting: two files with the same steps are two ranks, however far apart their clocks are.
-        is_one = len(set(numbers)) == len(numbers)
+        # Cycles go on counting: of files that do not name their host, two with the same steps are two ranks, however
+        # far apart their clocks are. A profiler that is made anew (each epoch) counts anew.
+        is_one = bool(files[0].process[-1]) or len(set(numbers)) == len(numbers)
         is_one &= all(before.span[1] <= after.span[0] for before, after in pairwise(in_time))
         found += [join_cycles(in_time)] if is_one and len(files) > 1 else files
     return found

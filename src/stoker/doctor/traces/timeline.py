@@ -38,29 +38,39 @@ ARRIVES_NS = 10_000
 _UNSURE = 0.15
 # "host_1234.1700000000.pt.trace.json": what comes before the time is the same for all cycles of a process.
 _HANDLER = re.compile(r"\.\d+\.pt\.trace\.json")
+# Frames of Python that wait for another thread or process: what called them says for what.
+_WAITS = re.compile(r"^<built-in method (acquire|poll|select) |(^|/)(threading|selectors)\.py\(")
 
 
 def measure(trace: ProfilerTrace) -> RankTimes:
     """Add up one file, or what one process did in it."""
     says, device_says = _flags(trace, trace.host), _flags(trace, trace.device)
     is_pageable = (device_says & Is.PAGEABLE) != 0
-    call = _calls(trace.host, trace.device, (says & Is.COPY_CALL) != 0, is_pageable)
+    call = _calls(trace, says)
     launches = _launchers(trace, call, call >= 0)
-    if not launches.any():  # no correlations at all: go by the names of calls
-        launches = (says & Is.LAUNCH_CALL) != 0
     main = _main_track(trace, says, launches)
     host = _host_parts(trace, says, device_says, call, main, launches)
-    launched = _launch_times(trace, says, call)
-    devices = {name: _device_parts(trace, mine, launched, host) for name, mine in _by_device(trace).items()}
+    # When the call that launched each work began, and when it returned; where that is not known, with the work itself.
+    launched = [
+        np.where(call >= 0, np.append(times, 0)[call], trace.device.start)
+        for times in (trace.host.start, trace.host.stop)
+    ]
+    # A collective that a wait for data launches hands batches from rank to rank, and is part of the wait.
+    hands_on = host["waiting_for_data"].hold(launched[0], start=True, stop=False) & (call >= 0)
+    hands_on &= trace.device.kind == EventKind.COLLECTIVE
+    devices = {
+        name: _device_parts(trace, mine[~hands_on[mine]], launched, host) for name, mine in _by_device(trace).items()
+    }
     wants = host["waiting_for_data"] | host["collating"]
     spans = _steps(trace, trace.host.where((trace.host.track == main) & ((says & Is.STEP) != 0)))
-    last = len(spans) - 1
+    (begin, end), last = trace.span, len(spans) - 1
+    if trace.is_cut and devices:  # profilers write the host's events first: of later steps, only those are there
+        end = int(trace.device.stop.max())
     all_steps = tuple(
-        _step(number, between(start, stop), devices, wants, is_counted=last < 2 or 0 < place < last)
+        _step(number, between(start, stop), devices, wants, is_counted=stop <= end and (last < 2 or 0 < place < last))
         for place, (number, start, stop) in enumerate(spans)
     )
     steps = [step for step in all_steps if step.is_counted]
-    begin, end = trace.span
     # Without steps: what comes before the first work on a device is the program's start.
     window = between(int(trace.device.start.min()) if devices else begin, end)
     if steps:
@@ -73,6 +83,7 @@ def measure(trace: ProfilerTrace) -> RankTimes:
         process=(trace.rank, trace.tracks[main].pid if main >= 0 else None, _worker(trace.path)),
         span=(begin + trace.base_ns, end + trace.base_ns),
         has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
+        has_names=bool((trace.host.kind != EventKind.RUNTIME).any()),
         devices={name: _times(parts, window) for name, parts in devices.items()},
         num_queued=sum(len(parts["queued"] & window) for parts in devices.values()),
         collectives=collectives_of(trace, launched[0], spans, [step.number for step in steps]),
@@ -107,30 +118,39 @@ def _flags(trace: ProfilerTrace, events: Events) -> npt.NDArray[np.uint8]:
     return found
 
 
-def _calls(on_host: Events, on_device: Events, is_copy: Mask, is_pageable: Mask) -> Int64:
-    """Return which host event launched each device event, -1 where that is not known. [D]."""
-    found = np.full(len(on_device), -1, np.int64)
-    calls = np.flatnonzero(on_host.correlation > 0)
+def _calls(trace: ProfilerTrace, says: Flags) -> Int64:
+    """Return which host event launched each device event, -1 where that is not known. [D].
+
+    Where nothing links work to its call, that is the last call before it that can launch.
+    """
+    events = trace.host
+    calls = np.flatnonzero(events.correlation > 0)
     if calls.size:
-        order = calls[np.argsort(on_host.correlation[calls], kind="stable")]
-        keys = on_host.correlation[order]
-        place = np.minimum(np.searchsorted(keys, on_device.correlation), keys.size - 1)
-        hit = (keys[place] == on_device.correlation) & (on_device.correlation > 0)
-        found[hit] = order[place[hit]]
-    # A copy from pageable memory without a correlation belongs to the call during which it began.
-    lone = np.flatnonzero(is_pageable & (found < 0))
-    last = _last_before(on_host, np.flatnonzero(is_copy), on_device.start[lone])
-    lone, last = lone[last >= 0], last[last >= 0]
-    hit = on_device.start[lone] < on_host.stop[last]
-    found[lone[hit]] = last[hit]
-    return found
+        return calls_of(events, calls, trace.device)
+    calls = np.flatnonzero((events.kind == EventKind.RUNTIME) & ((says & Is.LAUNCH_CALL) != 0))
+    calls = calls[np.argsort(events.start[calls], kind="stable")]
+    return np.append(-1, calls)[np.searchsorted(events.start[calls], trace.device.start, side="right")]
 
 
-def _last_before(events: Events, chosen: Int64, times: Int64) -> Int64:
-    """Return which of some events begins last before each time, or with it; -1 where none does. [T]."""
-    chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
-    place = np.searchsorted(events.start[chosen], times, side="right")
-    return np.append(-1, chosen)[place]
+def calls_of(on_host: Events, calls: Int64, work: Events) -> Int64:
+    """Return which of some calls launched each work: the last of its id that began before it. [W].
+
+    Ids are used again where one file has several ranks, or several runs of the profiler. Where no call of the id began
+    before the work, clocks of host and device are apart: it is the first one. -1 where no call has the id.
+    """
+    calls = calls[np.lexsort((on_host.start[calls], on_host.correlation[calls]))]
+    ids, track, start = (column[calls] for column in (on_host.correlation, on_host.track, on_host.start))
+    # A runtime's call and the driver's inside it have one id: the outer one counts.
+    is_inner = (ids[1:] == ids[:-1]) & (track[1:] == track[:-1]) & (start[1:] < on_host.stop[calls[:-1]])
+    calls = calls[np.append(True, ~is_inner)[: calls.size]]
+    ids, start = on_host.correlation[calls], on_host.start[calls]
+    first, last = np.searchsorted(ids, work.correlation), np.searchsorted(ids, work.correlation, side="right") - 1
+    has_call = first <= last
+    while (first < last).any():  # hardly ever: ids are unique in most files
+        middle = (first + last + 1) // 2
+        is_before = np.append(start, 0)[middle] <= work.start
+        first, last = np.where(is_before & (first < last), middle, first), np.where(is_before, last, middle - 1)
+    return np.where(has_call, np.append(calls, -1)[first], -1)
 
 
 def _launchers(trace: ProfilerTrace, call: Int64, chosen: Mask) -> Mask:
@@ -179,31 +199,16 @@ def _host_parts(trace: ProfilerTrace, says: Flags, device_says: Flags, call: Int
     return {name: union(events.start[which], events.stop[which]) for name, which in chosen.items()}
 
 
-def _launch_times(trace: ProfilerTrace, says: Flags, call: Int64) -> tuple[Int64, Int64]:
-    """Return when the call that launched each work of a device began, and when it returned. [D], [D].
-
-    Where nothing links work to its call, that is the last call before it that can launch; where there is none, both are
-    the work's own start.
-    """
-    events, start = trace.host, trace.device.start
-    named = np.flatnonzero((events.kind == EventKind.RUNTIME) & ((says & Is.LAUNCH_CALL) != 0))
-    if named.size and not (events.correlation > 0).any():
-        call = _last_before(events, named, start)
-    begins, ends = start.copy(), start.copy()
-    known = call >= 0
-    begins[known], ends[known] = events.start[call[known]], events.stop[call[known]]
-    return begins, ends
-
-
 def _steps(trace: ProfilerTrace, events: Events) -> list[tuple[int, int, int]]:
     """Return profiled steps in order of time: the N of "ProfilerStep#N", when it began and when it ended."""
-    found: dict[int, tuple[int, int, int]] = {}
+    found: list[tuple[int, int, int]] = []
     for index in np.argsort(events.start, kind="stable").tolist():
         number = step_number(trace.texts[events.name[index]])
         start, stop = int(events.start[index]), int(events.stop[index])
-        if number is not None and stop > start:
-            found.setdefault(number, (number, start, stop))
-    return list(found.values())
+        is_again = bool(found) and found[-1][0] == number and start < found[-1][2]
+        if number is not None and stop > start and not is_again:
+            found.append((number, start, stop))
+    return found
 
 
 # --------------------------------------------------------------------- devices
@@ -218,7 +223,7 @@ def _by_device(trace: ProfilerTrace) -> dict[str, Int64]:
     return {name: np.flatnonzero((names == name) & (events.stop > events.start)) for name in dict.fromkeys(names)}
 
 
-def _device_parts(trace: ProfilerTrace, mine: Int64, launches: tuple[Int64, Int64], host: Parts) -> Parts:
+def _device_parts(trace: ProfilerTrace, mine: Int64, launches: list[Int64], host: Parts) -> Parts:
     """Return when a device did what, and why it had no work: reasons are disjoint, together all of its idle time."""
     events = trace.device.where(mine)
     compute, communication = (
@@ -326,7 +331,8 @@ def _ranges(trace: ProfilerTrace, main: int, idle: list[Intervals], window: Inte
         most = when.within(window)
         for name, idle_ns, ns in zip(used.tolist(), in_names(when), of_window, strict=True):
             text = trace.texts[name]
-            if idle_ns and not trace.names.what_is(text, EventKind.ANNOTATION) & Is.STEP:
+            is_plain = not (_WAITS.search(text) or trace.names.what_is(text, EventKind.ANNOTATION) & Is.STEP)
+            if idle_ns and is_plain:
                 found[text] += min(idle_ns, most)  # a function that calls itself is in itself
                 spent[text] += ns
     return {name: Times(wall=spent[name], unattributed=ns) for name, ns in found.most_common(1000)}

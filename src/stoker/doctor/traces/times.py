@@ -114,6 +114,7 @@ class RankTimes:
         process: What tells it from other ranks: a number that its file says, its process, and its host.
         span: From its first to its last event, in nanoseconds of the time of day.
         has_events: Whether there were any.
+        has_names: Whether the host's operators, ranges or functions are there, and not just its calls of a runtime.
         devices: What each of its devices did, in the window.
         num_queued: Gaps in the window in which a device's next work was launched already.
         collectives: How long each of its collectives took, in the window.
@@ -133,6 +134,7 @@ class RankTimes:
     process: tuple[object, ...]
     span: tuple[int, int]
     has_events: bool
+    has_names: bool
     devices: dict[str, Times]
     num_queued: int
     collectives: Collectives
@@ -194,14 +196,21 @@ class RankTimes:
 def join_cycles(cycles: Sequence[RankTimes]) -> RankTimes:
     """Return one rank of several cycles of its profiler, in the order of time."""
     num, num_bytes, ns = (sum(values) for values in zip(*(cycle.copies for cycle in cycles), strict=True))
+    collectives: Collectives = {}
+    for place, cycle in enumerate(cycles):
+        for (group, name, step, at), length in cycle.collectives.items():
+            # A profiler that is made anew counts its steps anew.
+            is_again = (group, name, step, at) in collectives
+            collectives[group, name, f"{step} of {place}" if is_again else step, at] = length
     return replace(
         cycles[0],
         traces=tuple(trace for cycle in cycles for trace in cycle.traces),
         span=(cycles[0].span[0], cycles[-1].span[1]),
         has_events=any(cycle.has_events for cycle in cycles),
+        has_names=all(cycle.has_names for cycle in cycles),
         devices=add_tables(cycle.devices for cycle in cycles),
         num_queued=sum(cycle.num_queued for cycle in cycles),
-        collectives={key: length for cycle in cycles for key, length in cycle.collectives.items()},
+        collectives=collectives,
         wall=sum(cycle.wall for cycle in cycles),
         wants_data=sum(cycle.wants_data for cycle in cycles),
         ranges=add_tables(cycle.ranges for cycle in cycles),

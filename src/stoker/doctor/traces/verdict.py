@@ -39,7 +39,7 @@ _REASONS = {
     ),
     "unattributed": (
         "for a reason that no event in the trace explains",
-        "profile again with `with_stack=True`, which shows what Python does there",
+        "profile again with `ProfilerActivity.CPU` and `with_stack=True`, which show what the host does there",
     ),
     "exposed_comm": ("communicate", "overlap communication with computation, or send less of it"),
     "exposed_copy": (
@@ -138,15 +138,18 @@ def _sentence(result: TraceResult) -> str:
     are, idle_word = ("are", "idle") if is_many else ("is", "idles")
     reason, share = _largest(result)
     busy, idle, data = (share_text(times.share(part)) for part in ("busy", "idle", "data"))
+    waiting = f"Waiting for data is {data}"
+    if not all(rank.has_names for rank in result.with_device):
+        waiting = "Waiting for data does not show: profile with `ProfilerActivity.CPU`, too"
     if share < _LITTLE:
         return f"{where} {are} busy {busy} of the time. Waiting for data is {data}: nothing to gain."
     if reason in ("exposed_comm", "exposed_copy"):
         does = f"{'do' if is_many else 'does'} nothing but {_REASONS[reason][0]}"
         said = f"{where} {does} {share_text(share)} of the time, and "
-        return f"{said}{idle_word} {idle}. Waiting for data is {data}."
+        return f"{said}{idle_word} {idle}. {waiting}."
     said = f"{where} {idle_word} {idle} of the time: {share_text(share)} {_words(result, reason)[0]}"
     if reason != "data":
-        return f"{said}. Waiting for data is {data}."
+        return f"{said}. {waiting}."
     step, bounds = result.step_ns, result.without_wait_ns
     if step is None or bounds is None:
         return f"{said}."
@@ -165,15 +168,20 @@ def _straggler_sentence(result: TraceResult, rank: RankTimes) -> str:
 
 
 def _host_only(result: TraceResult) -> str:
-    if any(trace.num_without_length for rank in result.ranks for trace in rank.traces):
+    traces = [trace for rank in result.ranks for trace in rank.traces]
+    if any(trace.num_without_length for trace in traces):
         return "Work of devices has no duration here, so it does not show whether one idles."
     said = "CPU only: no device did anything here, so it does not show whether one idles."
+    if any(trace.is_cut for trace in traces):
+        said = "The file is cut off before any work of a device, so it does not show whether one idles."
     share = result.host_data_wait_share
     return f"{said} The training loop waited for data {share_text(share)} of the time." if share else said
 
 
 def _nothing(result: TraceResult) -> str:
-    if any(trace.num_events for rank in result.ranks for trace in rank.traces):
-        return "Nothing to look at: no event here is an operator, a call or work on a device."
-    notes = [note for rank in result.ranks for _, note in rank.notes if note.startswith("the file")]
+    traces = [trace for rank in result.ranks for trace in rank.traces]
+    notes = [note for trace in traces for note in trace.notes if note.startswith("the file")]
+    if any(trace.num_events for trace in traces):
+        notes.append("no event here is an operator, a call or work on a device")
+    notes += [note for rank in result.ranks for _, note in rank.notes if note.startswith("the file")]
     return f"Nothing to look at: {notes[0] if notes else 'there are no events'}."

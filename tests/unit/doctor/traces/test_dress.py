@@ -125,6 +125,13 @@ def test_beginnings_and_ends_instead_of_whole_events(tmp_path):
     assert times_of(path) == ANSWER
 
 
+def test_an_end_closes_the_beginning_of_its_name_where_the_next_one_comes_before_it(tmp_path):
+    events = [("B", "next", 10), ("E", "first", 10), ("B", "first", 0), ("E", "next", 30)]
+    parts = [{"ph": ph, "cat": "cpu_op", "name": name, "pid": 9, "tid": 9, "ts": ts} for ph, name, ts in events]
+    host = read_trace(write(tmp_path, json.dumps(parts))).host
+    assert (host.start.tolist(), host.stop.tolist()) == ([10_000, 0], [30_000, 10_000])
+
+
 def test_an_open_beginning_lasts_to_the_end_and_a_lone_end_is_dropped(tmp_path):
     events = [
         {"ph": "E", "cat": "kernel", "pid": 0, "tid": 1, "ts": 1},
@@ -345,6 +352,14 @@ def test_kernels_that_compute(name):
         ("torchdata/nodes/base_node.py(80): __next__", EventKind.PYTHON),
         ("enumerate(DataLoader)#_StatefulMultiProcessingDataLoaderIter.__next__", EventKind.ANNOTATION),
         ("[pl][profile][_EvaluationLoop].val_next", EventKind.ANNOTATION),
+        ("queue.py(154): get", EventKind.PYTHON),
+        ("multiprocessing/queues.py(103): get", EventKind.PYTHON),
+        ("dataloader/train", EventKind.ANNOTATION),
+        ("composer/trainer/trainer.py(2100): _iter_dataloader", EventKind.PYTHON),
+        ("train_loader", EventKind.ANNOTATION),
+        ("data io", EventKind.ANNOTATION),
+        ("sample_minibatch", EventKind.ANNOTATION),
+        ("data_queue.get", EventKind.ANNOTATION),
     ],
 )
 def test_names_of_waits_for_data(name, kind):
@@ -374,11 +389,21 @@ def test_names_of_waits_for_data(name, kind):
         "transfer_batch_to_device",
         "get_input_embeddings",
         "queue_wait_event",
+        "dataloader.to(device)",
+        "data_transfer",
+        "load model",
     ],
 )
 def test_names_of_other_things(name):
     assert not NAMES.what_is(name, EventKind.ANNOTATION) & Is.DATA_WAIT
     assert not NAMES.what_is(f"/data/load_data.py(3): {name}", EventKind.PYTHON) & Is.DATA_WAIT
+
+
+def test_a_trace_without_the_hosts_operators_does_not_say_that_nothing_waits_for_data(tmp_path):
+    made = Made().launched("cudaLaunchKernel", 0, 2, 40).launched("cudaLaunchKernel", 88, 90, 100)
+    found = as_json(made.analyse(tmp_path))
+    assert str(found["verdict"]).endswith("Waiting for data does not show: profile with `ProfilerActivity.CPU`, too.")
+    assert "`ProfilerActivity.CPU`" in found["advice"][0]
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,12 @@ def cycle(number, *, pid=100, late=0, first_step=0, num_steps=4):
     return made
 
 
-def write_folder(folder, *, num_ranks, num_cycles, late=0, **header):
+def write_folder(folder, *, num_ranks, num_cycles, late=0, is_anew=False, **header):
     """Write what `tensorboard_trace_handler` does: HOST_PID.TIME.pt.trace.json."""
     folder.mkdir()
     for number in range(num_ranks):
         for at in range(num_cycles):
-            made = cycle(at, pid=100 + number, late=late * (number == 1), first_step=4 * at)
+            made = cycle(at, pid=100 + number, late=late * (number == 1), first_step=0 if is_anew else 4 * at)
             made.write(folder / f"host_{100 + number}.{at + 1000}.pt.trace.json", **header)
     return sorted(folder.iterdir())
 
@@ -54,10 +54,12 @@ def test_files_of_one_process_are_cycles_of_a_rank(tmp_path, num_ranks, num_cycl
     assert found["straggler"] is None
 
 
-def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path):
-    paths = write_folder(tmp_path / "logs", num_ranks=2, num_cycles=3, late=300)
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path, is_anew):
+    """A profiler that is made anew for each epoch begins to count steps from 0 again."""
+    paths = write_folder(tmp_path / "logs", num_ranks=2, num_cycles=3, late=300, is_anew=is_anew)
     found = as_json(analyse([read_trace(path) for path in paths]))
-    assert (found["num_ranks"], found["straggler"]) == (2, 1)
+    assert (found["num_ranks"], found["straggler"], found["num_matched_collectives"]) == (2, 1, 6)
     assert found["straggler_reason"] == "it waits for data 300 µs a step longer than the others"
     assert found["ranks"][1]["imposed_wait_us"] == 300 * 6
 
@@ -138,6 +140,7 @@ def test_what_nothing_else_explains_is_named_by_the_range_it_is_in(tmp_path):
     made = Made().step(0, 0, 1000).kernel(0, 100).kernel(900, 1000)
     made.host("train_step", 0, 1000, cat="user_annotation").host("log_metrics", 100, 700, cat="user_annotation")
     made.host("train.py(80): write_rows", 150, 650, cat="python_function")
+    made.host("<built-in method acquire of _thread.lock object at 0x7f>", 160, 640, cat="python_function")
     made.host("save", 700, 850, cat="user_annotation")
     result = made.analyse(tmp_path)
     found = as_json(result)
@@ -173,7 +176,7 @@ def recipe(folder: Path, num_steps: int) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-@pytest.mark.parametrize("num_cycles", [1, 2])
+@pytest.mark.parametrize("num_cycles", [1, 3, 5])
 def test_the_recipe_of_the_documentation_is_read_as_what_it_is(tmp_path, capsys, num_cycles):
     layer = torch.nn.Linear(8, 8)
     code = recipe(tmp_path / "logs", 15 * num_cycles)
@@ -200,14 +203,15 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_the_recipe_on_two_ranks_with_two_cycles_is_two_ranks(tmp_path, capsys):
+@pytest.mark.parametrize("num_cycles", [1, 3, 5])
+def test_the_recipe_on_two_ranks_is_two_ranks(tmp_path, capsys, num_cycles):
     import subprocess
     import sys
 
-    code = RANK.format(code=recipe(tmp_path / "logs", 30))
+    code = RANK.format(code=recipe(tmp_path / "logs", 15 * num_cycles))
     ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path / "meet")]) for rank in (0, 1)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
     assert main(["trace", str(tmp_path / "logs"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [(rank["rank"], len(rank["paths"])) for rank in found["ranks"]] == [(0, 2), (1, 2)]
-    assert all(len(rank["steps"]) == 16 for rank in found["ranks"])
+    assert [(rank["rank"], len(rank["paths"])) for rank in found["ranks"]] == [(0, num_cycles), (1, num_cycles)]
+    assert all(len(rank["steps"]) == 8 * num_cycles for rank in found["ranks"])

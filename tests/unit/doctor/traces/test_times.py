@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.doctor.traces.made import AUTOGRAD, Made
 
-from stoker.doctor.traces import as_json
+from stoker.doctor.traces import analyse, as_json, read_trace
 from stoker.doctor.traces.spans import union
 
 
@@ -204,6 +204,26 @@ def test_a_graph_that_was_launched_behind_a_wait_for_data_is_not_queued_in_it(tm
     assert (result.times.waiting_for_data, result.times.queued) == (3 * 400_000, 3 * 4_000)
 
 
+def test_an_id_that_is_used_again_is_that_of_the_last_call_before_the_work(tmp_path):
+    """As in a file with several runs of the profiler: each wait is the reason for the gap that it makes."""
+    made = Made()
+    for step in range(12):
+        at = 1000 * step
+        made.step(step, at, at + 1000).wait(at, at + 400)
+        made.call("cudaLaunchKernel", at + 400, at + 402, correlation=1 + step % 4)
+        made.kernel(at + 405, at + 1000, correlation=1 + step % 4)
+    result = made.analyse(tmp_path)
+    assert (result.times.waiting_for_data, result.times.queued) == (10 * 400_000, 0)
+
+
+def test_of_two_calls_of_one_id_inside_each_other_the_outer_one_counts(tmp_path):
+    made = Made().step(0, 0, 100).kernel(0, 15).call("cudaLaunchKernelExC", 10, 60, correlation=1)
+    made.call("cuLaunchKernelEx", 12, 14, cat="cuda_driver", correlation=1).kernel(70, 100, correlation=1)
+    times = made.times(tmp_path)
+    assert times["launching"] == 55
+    assert "queued" not in times
+
+
 def test_a_pageable_copy_without_a_correlation_belongs_to_the_call_it_began_in(tmp_path):
     made = Made().step(0, 0, 100).call("cudaMemcpyAsync", 10, 50).copy(45, 55)
     assert made.times(tmp_path)["copying_pageable"] == 35
@@ -291,6 +311,49 @@ def test_what_comes_before_the_first_work_is_no_idle_time_where_no_steps_were_pr
     made = Made().host("aten::empty", -5000, -100).wait(-100, 0)
     made.kernel(0, 50).wait(50, 90).kernel(90, 100)
     assert made.times(tmp_path) == {"wall": 100, "busy": 60, "compute": 60, "idle": 40, "waiting_for_data": 40}
+
+
+@pytest.mark.parametrize("num_works", [0, 3, 5])
+def test_a_cut_file_is_looked_at_as_far_as_it_has_the_devices_work(tmp_path, num_works):
+    """Profilers write what the host did first: of the last steps, a cut leaves that alone."""
+    made = Made()
+    for step in range(8):
+        made.step(step, 1000 * step, 1000 * step + 1000).wait(1000 * step, 1000 * step + 400)
+        made.launched("cudaLaunchKernel", 1000 * step + 400, 1000 * step + 400, 1000 * step + 1000)
+    made.events.sort(key=lambda event: event["cat"] == "kernel")
+    path = made.write(tmp_path / "trace.json")
+    kernels = path.read_text().split('{"ph": "X", "cat": "kernel"')
+    path.write_text('{"ph": "X", "cat": "kernel"'.join(kernels[: 1 + num_works]) + '{"ph"')
+    found = as_json(analyse([read_trace(path)]))
+    assert found["ranks"][0]["is_truncated"]
+    if not num_works:
+        assert str(found["verdict"]).startswith("The file is cut off before any work of a device")
+        return
+    assert (found["data_wait_share"], found["busy_share"], found["step_us"]) == (0.4, 0.6, 1000)
+    assert sum(step["is_counted"] for step in found["ranks"][0]["steps"]) == num_works - 1
+
+
+def test_steps_that_are_counted_anew_in_one_file_are_all_looked_at(tmp_path):
+    made = Made()
+    for step in range(8):
+        made.step(step % 4, 1000 * step, 1000 * step + 1000).wait(1000 * step, 1000 * step + 400)
+        made.kernel(1000 * step + 400, 1000 * step + 1000)
+    made.events += made.events[:3]  # and one is there twice
+    result = made.analyse(tmp_path)
+    assert [step.number for step in result.ranks[0].all_steps] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert result.times.wall == 6_000_000
+
+
+def test_a_collective_that_a_wait_for_data_launches_is_part_of_the_wait(tmp_path):
+    """As on a rank of tensor parallelism, to which another rank hands its batches."""
+    made = Made()
+    for step in range(5):
+        at, name = 1000 * step, "ncclDevKernel_Broadcast_RING_LL(x)"
+        made.step(step, at, at + 1000).host("batch-generator", at, at + 500, cat="user_annotation")
+        made.launched("cudaLaunchKernel", at + 10, at + 20, at + 480, name=name, stream=20)
+        made.launched("cudaLaunchKernel", at + 500, at + 505, at + 1000)
+    found = as_json(made.analyse(tmp_path))
+    assert (found["data_wait_share"], found["comm_share"], found["busy_share"]) == (0.5, 0, 0.495)
 
 
 def test_marks_on_the_device_are_no_work(tmp_path):
