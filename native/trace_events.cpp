@@ -9,8 +9,9 @@ namespace {
 constexpr int64_t kIncomplete = -1, kBrokenEvent = -2;
 // As many nanoseconds as fit, and what stands for more.
 constexpr int64_t kMaxNs = 9'200'000'000'000'000'000, kBeyond = INT64_MAX;
-// A broken event is given up on when its end is not found within so many bytes.
-constexpr int64_t kMaxEventBytes = 32 << 20;
+// A broken event is given up on when its end is not found within so many bytes, or brackets in it are nested deeper; a
+// broken key as well. What waits for more bytes is read again with each block: without ends, that would be quadratic.
+constexpr int64_t kMaxEventBytes = 32 << 20, kMaxDepth = 256, kMaxKeyBytes = 64 << 10;
 constexpr size_t kMaxHeaderBytes = 16 << 20;
 
 bool is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -49,6 +50,7 @@ int64_t skip_nested(Bytes data, int64_t at) {
     depth += is_open(data[at]) - is_close(data[at]);
     ++at;
     if (depth == 0) return at;
+    if (depth > kMaxDepth) return kBrokenEvent;
   }
   return kIncomplete;
 }
@@ -281,15 +283,14 @@ bool TraceScanner::begin_member(Bytes data, int64_t& at) {
     return true;
   }
   const int64_t stop = skip_string(data, at);
-  if (stop < 0) return false;
-  const int64_t colon = skip_space(data, stop);
-  if (colon >= size_of(data)) return false;
-  if (data[colon] != ':') {
+  const int64_t colon = stop < 0 ? size_of(data) : skip_space(data, stop);
+  const int64_t value = skip_space(data, std::min(colon + 1, size_of(data)));
+  const bool is_there = value < size_of(data);
+  if (!is_there && size_of(data) - at <= kMaxKeyBytes) return false;
+  if (!is_there || data[colon] != ':') {
     place_ = kBroken;
     return true;
   }
-  const int64_t value = skip_space(data, colon + 1);
-  if (value >= size_of(data)) return false;
   key_ = text_in(data, at + 1, stop - 1);
   at = value;
   if (key_ == "traceEvents" && data[at] == '[') {

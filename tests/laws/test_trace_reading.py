@@ -202,6 +202,22 @@ def test_times_in_nanoseconds_since_1970_are_told_from_damage(tmp_path, unit):
     assert (found["status"] == "ok") == (unit == 1)
     assert ("1 times that are too large for microseconds since 1970" in str(found)) == (unit == 1000)
     assert "made no sense" not in str(found)
+    assert ("Nothing to look at: the file has 1 times" in str(found["verdict"])) == (unit == 1000)
+
+
+def test_a_key_without_an_end_is_given_up_on_and_not_read_again_with_each_block(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"' + b"x" * 1_000_000)
+    with pytest.raises(StokerError, match="not a Chrome trace"):
+        read_trace(path, block_bytes=256)
+
+
+def test_brackets_that_nobody_closes_cost_the_events_they_are_in(tmp_path):
+    """Each event would be read to the end of the file, to no end."""
+    path = tmp_path / "t.json"
+    path.write_text("[" + '{"ph":[,' * 100_000 + KERNEL + "]")
+    trace = read_trace(path)
+    assert (len(trace.device), trace.num_damaged, trace.is_cut) == (1, 100_000, False)
 
 
 KERNEL = '{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 20}'

@@ -1,4 +1,4 @@
-"""Reads a trace of torch.profiler, in one pass and in memory of about a tenth of its size."""
+"""Reads a trace of torch.profiler in one pass; only events that matter take memory, whatever the file's size."""
 
 from __future__ import annotations
 
