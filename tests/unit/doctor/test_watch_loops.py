@@ -141,7 +141,19 @@ def test_a_jump_in_mid_run_is_found_where_it_is(low, high, at):
     jitter = jittered(3, 1.0)
     report = run(PlannedLoader(Clock(), 1000, lambda i: jitter(i) * (low if i < at else high)), lambda i: 0.01)
     assert names_of(report)[0] == "stall-jump"
-    assert abs(report.findings[0].place + WARMUP - at) <= 20
+    assert abs(report.findings[0].place - at) <= 20
+
+
+@pytest.mark.parametrize(("begin", "end"), [(200, 400), (400, 600), (300, 700)])
+@pytest.mark.parametrize(("usual", "there"), [(0.0005, 0.02), (0.02, 0.0005)])
+def test_a_loader_that_is_slow_or_fast_for_a_while_jumps_and_jumps_back(begin, end, usual, there):
+    """As one that is slow in its second epoch alone."""
+    jitter = jittered(5, 1.0)
+    loader = PlannedLoader(Clock(), 800, lambda i: jitter(i) * (there if begin <= i < end else usual))
+    finding = run(loader, lambda i: 0.01).findings[0]
+    assert finding.name == "stall-jump"
+    assert abs(finding.place - begin) <= 20
+    assert abs(int(finding.sentence.rpartition("up to step ")[2]) - end) <= 20
 
 
 @pytest.mark.parametrize("is_up", [True, False])
@@ -173,6 +185,19 @@ def test_first_batches_of_epochs_count_in_the_gain_and_no_advice_is_followed_alr
     advice = next(finding.advice for finding in report.findings if finding.name == "epoch-start")
     assert words in advice
     assert ("persistent_workers" in advice) == (words == "persistent_workers=True")
+
+
+def test_the_end_of_an_epoch_counts_with_the_beginning_of_the_next():
+    """As where a DataLoader waits for its workers to end."""
+
+    class EndsSlowly(PlannedLoader):
+        def __iter__(self):
+            yield from super().__iter__()
+            self.clock.pass_s(0.5)
+
+    report = run(EndsSlowly(Clock(), 40, lambda i: 0.0001), lambda i: 0.01, num_epochs=12)
+    assert report.verdict.limit == "epoch-start"
+    assert report.seconds["epoch_start"] == pytest.approx(11 * 0.5, rel=0.01)
 
 
 def test_stokers_own_loader_gets_advice_of_its_own(tmp_path):

@@ -17,7 +17,7 @@ from typing import Any
 from stoker.doctor.watch.meter import StepKind
 from stoker.doctor.watch.report import WatchReport
 from stoker.doctor.watch.traits import traits_of
-from stoker.doctor.watch.watched import Session
+from stoker.doctor.watch.watched import watch
 
 
 class Hooks:
@@ -36,7 +36,7 @@ class Hooks:
         super().__init__()
         if "replay" in options:
             raise TypeError("a callback cannot replay batches: it does not hand them out; wrap the loader in watch()")
-        self._session = Session(**options)
+        self._session = watch((), **options)._session
         self._is_in_epoch = False
         self._is_in_step = False
         self._is_disturbed = False

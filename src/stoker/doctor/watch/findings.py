@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stoker.doctor.watch.meter import Floats, StepKind, Tally
-from stoker.doctor.watch.patterns import find_blocked, find_change, find_turns
+from stoker.doctor.watch.meter import COUNTED, Floats, StepKind, Tally
+from stoker.doctor.watch.patterns import Blocked, Turns, find_blocked, find_change, find_turns
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.words import share_text, time_text
 from stoker.fields.offsets import Int64
+from stoker.words import count_text
 
 # A pattern that costs less than this share of the time is not worth a line.
 _WORTH_TELLING = 0.02
@@ -97,68 +98,63 @@ def find_patterns(seen: Tally, traits: LoaderTraits) -> tuple[Finding, ...]:
 def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change: bool) -> list[Finding]:
     """Return the one pattern that the stalls have."""
     index, stalls, num_workers = latest[:, 0], latest[:, 1] / 1e9, traits.num_turns
-    share, floor = float(stalls.mean()) / cycle, _NOISE * cycle
+    share, floor, median = float(stalls.mean()) / cycle, _NOISE * cycle, float(np.median(stalls))
     turns = find_turns(index, stalls, floor=floor)
     blocked = find_blocked(index, stalls, floor=floor)
-    is_blocked = blocked is not None and blocked.share >= 0.5
-    median = float(np.median(stalls))
+    if blocked is not None and blocked.share < 0.5:
+        blocked = None
     every = f"the loop waits {time_text(median)} or more for half of the batches"
     if turns is not None:
-        at = np.isin(index % turns.period, turns.places)
-        cost = share * float(stalls[at].sum() / stalls.sum())
         which = _which(turns.period, len(turns.places))
         every = f"the loop waits {time_text(turns.slow)} for {which}, {time_text(turns.others)} for the others"
-    elif is_blocked:
-        assert blocked is not None
+    elif blocked is not None:
         apart = round(len(stalls) / blocked.num)
-        every = (
-            f"one batch in {apart} is {time_text(blocked.mean)} late, the next {blocked.num_behind} then come at once"
-        )
-    too_few = _found("too-few-workers", share, f"{num_workers} workers work at their limit: {every}")
-    late = _late_workers(stalls, latest[:, 3], num_workers, floor=floor)
-    if late is not None:
-        slow = tuple(np.flatnonzero(late >= _ALWAYS).tolist())
-        is_often = 2 * num_workers * int((stalls > floor).sum()) >= len(stalls)
-        if is_often and late.max() >= _ALWAYS and 2 * len(slow) <= num_workers and _are_few(late, slow):
-            return [_slow_workers(slow, num_workers, share, every)]
-        if late.sum() >= _ALWAYS * num_workers:
-            return [too_few]
-    elif turns is not None and num_workers and num_workers % turns.period == 0:
-        slow = tuple(worker for worker in range(num_workers) if worker % turns.period in turns.places)
-        # Where all workers are at their limit, batches come in bursts that begin with worker 0's.
-        if 0 not in slow:
-            return [_slow_workers(slow, num_workers, cost, every)]
-        return [too_few]
+        every = f"one batch in {apart} is {time_text(blocked.mean)} late, the next {blocked.num_behind} come at once"
+    slow = _slow_workers(latest, turns, blocked, num_workers, floor=floor)
+    if slow and len(slow) == num_workers:
+        return [_found("too-few-workers", share, f"{count_text(num_workers, 'worker')} at the limit: {every}")]
+    if slow:
+        who, are = ("worker", "is") if len(slow) == 1 else ("workers", "are")
+        who = f"{who} {' and '.join(map(str, slow))}"
+        sentence = f"{who} of {num_workers} {are} slow: {every}"
+        return [_found("slow-worker", share, sentence, who=who, period=num_workers, place=slow[0], workers=slow)]
     if turns is not None:
+        cost = share * float(stalls[np.isin(index % turns.period, turns.places)].sum() / stalls.sum())
         return [_found("periodic-stall", cost, every, period=turns.period, place=turns.places[0])]
-    if is_blocked and blocked is not None:
-        cost = blocked.share * share
-        # Where all workers are at their limit, one is last in each of their turns.
-        if late is None and num_workers and len(stalls) <= 1.5 * num_workers * blocked.num:
-            return [too_few]
-        if num_workers > 1 and traits.is_in_order and blocked.num >= _MIN_DEAR:
-            return [_found("head-of-line", cost, f"batches hold back those behind them: {every}")]
+    if blocked is not None and num_workers > 1 and traits.is_in_order and blocked.num >= _MIN_DEAR:
+        sentence = f"batches hold back those behind them: {every}"
+        return [_found("head-of-line", blocked.share * share, sentence)]
     is_rare = stalls > max(floor, _RARE * median)
     if is_rare.mean() <= 0.1 and stalls[is_rare].sum() >= 0.5 * stalls.sum():
         long = time_text(float(stalls[is_rare].mean()))
         which = f"{is_rare.sum()} of {len(stalls):,} batches"
         sentence = f"the loop waits {long} for {which}, {time_text(median)} for the others"
         return [_found("rare-stall", share * float(stalls[is_rare].sum() / stalls.sum()), sentence)]
-    return [] if has_change else [_throughout(stalls, share, traits, is_ready=late is not None)]
+    return [] if has_change else [_throughout(stalls, share, traits, is_ready=bool((latest[:, 3] >= 0).any()))]
 
 
-def _late_workers(stalls: Floats, late: Int64, num_workers: int, *, floor: float) -> Floats | None:
-    """Return the share of the stall in which each worker had batches yet to make, None where unknown. [W]."""
+def _slow_workers(
+    latest: Int64, turns: Turns | None, blocked: Blocked | None, num_workers: int, *, floor: float
+) -> tuple[int, ...]:
+    """Return the workers that the loop waits for, all of them where they are at their limit; () says nothing."""
+    everyone, stalls, late = tuple(range(num_workers)), latest[:, 1] / 1e9, latest[:, 3]
     is_known = (late >= 0) & (stalls > floor)
-    if not is_known.any() or num_workers < 2:
-        return None
-    bits = (late[is_known][:, None] >> np.arange(num_workers)) & 1
-    shares: Floats = (bits * stalls[is_known][:, None]).sum(axis=0) / stalls[is_known].sum()
-    return shares
-
-
-def _are_few(late: Floats, slow: tuple[int, ...]) -> bool:
-    return bool((np.delete(late, slow) <= _SELDOM).all())
+    if is_known.any() and num_workers > 1:
+        # The share of the stall in which each had batches yet to make.
+        bits = (late[is_known][:, None] >> np.arange(num_workers)) & 1
+        shares = (bits * stalls[is_known][:, None]).sum(axis=0) / stalls[is_known].sum()
+        slow = tuple(np.flatnonzero(shares >= _ALWAYS).tolist())
+        is_often = 2 * num_workers * int((stalls > floor).sum()) >= len(stalls)
+        if slow and is_often and 2 * len(slow) <= num_workers and (np.delete(shares, slow) <= _SELDOM).all():
+            return slow
+        return everyone if shares.sum() >= _ALWAYS * num_workers else ()
+    if turns is not None:
+        fits = num_workers % turns.period == 0
+        slow = tuple(worker for worker in everyone if fits and worker % turns.period in turns.places)
+        # Where all workers are at their limit, batches come in bursts that begin with worker 0's.
+        return everyone if 0 in slow else slow
+    # Where all workers are at their limit, one is last in each of their turns.
+    return everyone if blocked is not None and len(stalls) <= 1.5 * num_workers * blocked.num else ()
 
 
 def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready: bool) -> Finding:
@@ -183,13 +179,6 @@ def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready:
     return Finding(name="even-stall" if is_even else "uneven-stall", share=share, sentence=sentence, advice=advice)
 
 
-def _slow_workers(workers: tuple[int, ...], num_workers: int, cost: float, every: str) -> Finding:
-    who, are = ("worker", "is") if len(workers) == 1 else ("workers", "are")
-    who = f"{who} {' and '.join(map(str, workers))}"
-    sentence = f"{who} of {num_workers} {are} slow: {every}"
-    return _found("slow-worker", cost, sentence, who=who, period=num_workers, place=workers[0], workers=workers)
-
-
 def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
     median = float(np.median(steps))
     is_slow = steps > _SLOW_STEP * median
@@ -209,18 +198,18 @@ def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
 
 def _in_time(seen: Tally) -> list[Finding]:
     change = find_change(seen.parts)
-    if change is None or change[-1] < _WORTH_TELLING:
+    if change is None or change.cost < _WORTH_TELLING:
         return []
-    kind, *shares, at, cost = change
-    before, after = map(share_text, shares)
-    if kind == "jump":
-        step = round(at * seen.num(StepKind.STEADY))
-        sentence = f"the stall jumps at about step {step:,}: {before} of the time before it, {after} after it"
-        return [_found("stall-jump", cost, sentence, place=step)]
-    name = "growing-stall" if kind == "growing" else "fading-stall"
-    does = "grows" if kind == "growing" else "fades"
+    before, after = share_text(change.before), share_text(change.after)
+    if change.kind == "jump":
+        warmup, num = seen.num(StepKind.WARMUP), seen.num(*COUNTED)
+        begin, end = (warmup + round(at * num) for at in (change.begin, change.end))
+        until = f" up to step {end:,}" if change.end < 1 else ""
+        sentence = f"the stall jumps at about step {begin:,}: {before} of the time before it, {after} after it{until}"
+        return [_found("stall-jump", change.cost, sentence, place=begin)]
+    does = "grows" if change.kind == "growing" else "fades"
     sentence = f"the stall {does}: {before} of the time in the first quarter of the run, {after} in the last"
-    return [_found(name, cost, sentence)]
+    return [_found(f"{change.kind}-stall", change.cost, sentence)]
 
 
 def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:

@@ -166,7 +166,7 @@ class Meter:
         self._asked_ns = 0
         self._got_ns: int | None = None  # None: no step is under way
         self.late = -1
-        self._begin_ns = 0  # what beginning the epoch took, part of its first batch's stall
+        self._begin_ns = 0  # what ending the last epoch and beginning this one took, part of its first batch's stall
         self._in_epoch = 0
         self._kind = StepKind.WARMUP
         self.num_epochs = 0
@@ -177,9 +177,13 @@ class Meter:
     def begin_epoch(self, num_ns: int = 0) -> None:
         """Note that the next batch is an epoch's first one, and that beginning the epoch took `num_ns`."""
         self.pause()
-        self._begin_ns = num_ns
+        self._begin_ns += num_ns
         self._in_epoch = 0
         self.num_epochs += 1
+
+    def end_epoch(self) -> None:
+        """Note that there is no batch: what it took to say so is part of what the next epoch's first one takes."""
+        self._begin_ns = self.now() - self._asked_ns
 
     def ask(self) -> None:
         """Note that the loop wants a batch: the step under way is over."""
@@ -213,6 +217,7 @@ class Meter:
         self.num_steps += 1
         if self._in_epoch == 0:
             self.stall_ns += self._begin_ns
+            self._begin_ns = 0
             if self.num_steps == 1:
                 self.first_batch_s = self.stall_ns / 1e9
         if kind is not None:
@@ -233,11 +238,6 @@ class Meter:
         self._got_ns = None
         if self._device is not None:
             self._device.drop()
-
-    @property
-    def is_synchronized(self) -> bool:
-        """Whether step times are those of the device."""
-        return self._synchronize is not None or self._device is not None
 
     def device_times(self) -> DeviceTimes | None:
         """Return what the device's own clock has said, where it was asked."""

@@ -4,7 +4,7 @@ even         ▂▂▂▂▂▂▂▂▂▂▂▂   the loop waits for every bat
 periodic     ▁▁▁█▁▁▁█▁▁▁█   for every k-th batch; with k workers: one of them, or all
 head of line ▁▁▁▁▁▁▁█▁▁▁▁   a batch was late, those behind it were ready already
 growing      ▁▁▂▂▃▃▄▅▆▆▇█   the loader gets slower
-jump         ▁▁▁▁▁▁▅▅▅▅▅▅   from some step on the stall is longer or shorter
+jump         ▁▁▁▁▁▁▅▅▅▅▅▅   from some step on the stall is longer or shorter, for good or for a while
 
 Pure: arrays in, patterns out.
 """
@@ -28,8 +28,8 @@ _HITS = 0.7
 # A batch came at once where its stall is below a tenth of the long one before it; two make a queue.
 _AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
 # Parts in which a change is looked for; the correlation with time from which it is a trend; how much of the variance
-# two levels must explain to be a jump.
-_NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS = 16, 8, 0.75, 0.85
+# two levels must explain to be a jump, how much more if it returns, and how many finer parts must be on their level.
+_NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS, _RETURNS, _MOST = 16, 8, 0.75, 0.85, 0.1, 0.75
 
 
 class Turns(NamedTuple):
@@ -139,56 +139,79 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | Non
     )
 
 
-def find_change(parts: Int64) -> tuple[Literal["growing", "fading", "jump"], float, float, float, float] | None:
+class Change(NamedTuple):
+    """How the stall share changes with time, and what that costs.
+
+    A jump leads to another level, of `after`, and back again where it ends before the run does. `begin` and `end` are
+    places in the run, from 0 to 1. `cost` is the share of all the time that the higher stall takes beyond the lower.
+    """
+
+    kind: Literal["growing", "fading", "jump"]
+    before: float
+    after: float
+    begin: float
+    end: float
+    cost: float
+
+
+def find_change(parts: Int64) -> Change | None:
     """Return how the stall share changes with time, None where it stays, or goes up and down.
 
     Args:
         parts: Steps, stall and step in equal parts of the run. Shape [P, 3].
-
-    Returns:
-        What it does; the share in the first quarter of the run, or before the jump, and in the last, or behind it; the
-        share of the steps before the jump, 0 where it is a trend; and the share of all the time that the higher stall
-        takes beyond the lower one.
     """
-    kind: Literal["growing", "fading", "jump"]
     if len(parts) < 2 * _MIN_PARTS:
         return None
-    edges = np.linspace(0, len(parts), min(_NUM_PARTS, len(parts) // 2) + 1).astype(np.int64)[:-1]
+    num = min(len(parts) // 2, _NUM_PARTS)
+    edges = np.linspace(0, len(parts), num + 1).astype(np.int64)[:-1]
+    # Stall against the mean step of the whole run: a step that gets slower makes no loader faster.
     mean_step = parts[:, 2].sum() / parts[:, 0].sum()
-    shares = _shares(np.add.reduceat(parts, edges, axis=0), mean_step)
-    num = len(shares)
-    split, explained = _best_split(shares)
+    stall_of_parts = (each[:, 1] / each[:, 0] for each in (np.add.reduceat(parts, edges, axis=0), parts))
+    shares, fine = (stall / (stall + mean_step + 1e-9) for stall in stall_of_parts)
+    does_return, (begin, end, explained) = False, _best_levels(shares, does_return=False)
+    back = _best_levels(shares, does_return=True)
+    if back[-1] > explained + _RETURNS:
+        does_return, (begin, end, explained) = True, back
     line = float(np.corrcoef(np.arange(num), shares)[0, 1]) if np.ptp(shares) > 0 else 0.0
+    kind: Literal["growing", "fading", "jump"]
     if explained >= max(_LEVELS, line**2):
-        before, after, kind = float(shares[:split].mean()), float(shares[split:].mean()), "jump"
-        at = _best_split(_shares(parts, mean_step))[0] / len(parts)
-    else:
-        if abs(line) < _TREND:
-            return None
-        quarter = num // 4
-        before, after, at = float(shares[:quarter].mean()), float(shares[-quarter:].mean()), 0.0
+        before, after = float(np.delete(shares, slice(begin, end)).mean()), float(shares[begin:end].mean())
+        kind = "jump"
+        begin, end, _ = _best_levels(fine, does_return=does_return)
+        is_after = (fine > (before + after) / 2) == (after > before)
+        place = np.arange(len(fine))
+        if (is_after == ((place >= begin) & (place < end))).mean() < _MOST:
+            return None  # a hiccup or two, which make the mean of a part and not most of its steps
+    elif abs(line) >= _TREND:
+        quarter, begin, end = num // 4, 0, len(fine)
+        before, after = float(shares[:quarter].mean()), float(shares[-quarter:].mean())
         kind = "growing" if line > 0 else "fading"
+    else:
+        return None
     low, high = sorted((before, after))
     if high - low < 0.05 or high < 1.5 * low:
         return None
-    return kind, before, after, at, float((shares - low).clip(0).mean())
+    return Change(kind, before, after, begin / len(fine), end / len(fine), float((shares - low).clip(0).mean()))
 
 
-def _shares(parts: Int64, mean_step: float) -> Floats:
-    # Stall against the mean step of the whole run: a step that gets slower makes no loader faster.
-    stall = parts[:, 1] / parts[:, 0]
-    return stall / (stall + mean_step + 1e-9)
+def _best_levels(values: Floats, *, does_return: bool) -> tuple[int, int, float]:
+    """Return the stretch, of two values or more, whose level differs most from that of the others.
 
+    Args:
+        values: In the order of time. Shape [N].
+        does_return: Others come before and behind it; else only before.
 
-def _best_split(values: Floats) -> tuple[int, float]:
-    """Return where values are best cut into two levels, and how much of their variance these explain."""
-    total = float(((values - values.mean()) ** 2).sum())
+    Returns:
+        Where it begins, where it ends, and how much of the variance of values the two levels explain.
+    """
+    centred, num = values - values.mean(), len(values)
+    total = float((centred**2).sum())
     if total <= 1e-12:
-        return 0, 0.0
-    least, best = total, 0
-    for split in range(2, len(values) - 1):
-        parts = values[:split], values[split:]
-        rest = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-        if rest < least:
-            least, best = rest, split
-    return best, 1 - least / total
+        return 0, num, 0.0
+    begin, end = np.triu_indices(num + 1, 2)
+    is_one = (begin > 0) & (end - begin <= num - 2) & ((end < num) == does_return)
+    begin, end = begin[is_one], end[is_one]
+    sums = np.concatenate([[0], np.cumsum(centred)])
+    explained = (sums[end] - sums[begin]) ** 2 * num / ((end - begin) * (num - end + begin)) / total
+    best = int(explained.argmax())
+    return int(begin[best]), int(end[best]), float(explained[best])

@@ -22,12 +22,6 @@ from stoker.words import bar_text, count_text
 
 _WIDTH = 100
 _BAR = 40
-_COUNTS = {
-    "steady": StepKind.STEADY,
-    "warmup": StepKind.WARMUP,
-    "left_out": StepKind.LEFT_OUT,
-    "epoch_starts": StepKind.EPOCH_START,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +111,14 @@ def make_report(
     stall_s, steady_s = seconds[StepKind.STEADY][0], sum(seconds[StepKind.STEADY])
     replay, straggler = _replay(seen, replayer), find_straggler(ranks)
     return WatchReport(
-        verdict=_verdict(seen, device, replay, is_async=is_async),
+        verdict=judge(
+            num_steady=seen.num(StepKind.STEADY),
+            wait_share=seen.stall_s(*COUNTED) / max(seen.counted_s, 1e-12),
+            epoch_start_share=seconds[StepKind.EPOCH_START][0] / max(seen.counted_s, 1e-12),
+            replay=replay,
+            is_async=is_async,
+            device=device if device is not None and device.num else None,
+        ),
         findings=(*([straggler] if straggler else []), *find_patterns(seen, traits)),
         stall_share=stall_s / steady_s if steady_s > 0 else 0.0,
         step_share=1 - stall_s / steady_s if steady_s > 0 else 0.0,
@@ -129,9 +130,12 @@ def make_report(
             "epoch_start": seconds[StepKind.EPOCH_START][0],
             **{kind.name.lower(): sum(seconds[kind]) for kind in StepKind if kind not in COUNTED},
         },
-        **{f"num_{name}": seen.num(kind) for name, kind in _COUNTS.items()},
         num_epochs=meter.num_epochs,
         num_steps=meter.num_steps,
+        num_steady=seen.num(StepKind.STEADY),
+        num_warmup=seen.num(StepKind.WARMUP),
+        num_left_out=seen.num(StepKind.LEFT_OUT),
+        num_epoch_starts=seen.num(StepKind.EPOCH_START),
         first_batch_s=meter.first_batch_s,
         parts=_parts(seen),
         replay=replay,
@@ -139,22 +143,6 @@ def make_report(
         is_async=is_async,
         ranks=ranks,
         **more,
-    )
-
-
-def _verdict(seen: Tally, device: DeviceTimes | None, replay: Replay | None, *, is_async: bool) -> WatchVerdict:
-    start_share = seen.stall_s(StepKind.EPOCH_START) / max(seen.counted_s, 1e-12)
-    wait_share = seen.stall_s(*COUNTED) / max(seen.counted_s, 1e-12)
-    is_device = device is not None and device.num > 0
-    if device is not None and is_device:  # its own idle share in place of that of the steady steps
-        wait_share = start_share + device.idle_share * (1 - start_share)
-    return judge(
-        num_steady=seen.num(StepKind.STEADY),
-        wait_share=wait_share,
-        epoch_start_share=start_share,
-        replay=replay,
-        is_async=is_async and not is_device,
-        is_device=is_device,
     )
 
 

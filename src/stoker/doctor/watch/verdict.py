@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from stoker.doctor.watch.device import DeviceTimes
 from stoker.doctor.words import factor_text, share_text
 
 Limit: TypeAlias = Literal["data", "epoch-start", "model", "contention", "unknown"]
@@ -69,18 +70,17 @@ def judge(
     epoch_start_share: float = 0.0,
     replay: Replay | None = None,
     is_async: bool = False,
-    is_device: bool = False,
+    device: DeviceTimes | None = None,
 ) -> WatchVerdict:
     """Return the verdict on what was measured.
 
     Args:
         num_steady: Steps that count.
         wait_share: Share of all time that counts in which the loop waited: for batches, and for epochs' first ones.
-            Of the device's time, between epochs' beginnings, where `is_device` is set.
         epoch_start_share: Share of all that time that went into epochs' first batches.
         replay: The replay test, where it was made.
         is_async: Steps may only launch work that a device does later.
-        is_device: Shares are those of the device's own clock.
+        device: Times of some steps by the device's own clock, where it has any.
     """
     if num_steady == 0:
         return WatchVerdict(
@@ -90,42 +90,35 @@ def judge(
             confidence="low",
             because="watch a longer run, or leave out fewer warm-up steps (warmup=)",
         )
+    if device is not None:  # its own idle share in place of that of the steady steps
+        wait_share, is_async = epoch_start_share + device.idle_share * (1 - epoch_start_share), False
     expected = 1 / max(1 - wait_share, 1e-6)
     confidence, because = _confidence(num_steady, expected, replay, is_async=is_async)
-    who = "device" if is_device else "step"
+    who = "step" if device is None else "device"
     limit, sentence, gain = _limit(who, wait_share, epoch_start_share, expected, replay)
     return WatchVerdict(limit=limit, sentence=sentence, gain=gain, confidence=confidence, because=because)
 
 
 def _limit(who: str, share: float, starts: float, expected: float, replay: Replay | None) -> tuple[Limit, str, float]:
     waits = f"the {who} waits {share_text(share)} of the time"
-    by_replay = "" if replay is None else f" (replay measured {factor_text(replay.gain)})"
-    if share >= WORTH_FIXING:
-        if replay is not None and replay.gain < 1 + WORTH_FIXING:
-            return (
-                "model",
-                f"nothing to gain: {waits}, and with batches in RAM it ran no faster{by_replay}: the wait hides behind "
-                "the device's work",
-                1.0,
-            )
-        kind = "data-bound" if share >= 0.5 else "partly data-bound"
-        if starts >= WORTH_FIXING:
-            waits += f", {share_text(starts)} for epochs' first batches"
-        if starts > share / 2:
-            kind = "data-bound when an epoch begins"
-        return (
-            "epoch-start" if starts > share / 2 else "data",
-            f"{kind}: {waits}; with batches in RAM it would run {factor_text(expected)} times faster{by_replay}",
-            expected if replay is None else replay.gain,
-        )
-    if replay is not None and replay.gain >= 1 + 2 * WORTH_FIXING:
-        return (
-            "contention",
-            f"the loader slows the step it feeds: {waits}, but with batches in RAM it ran "
-            f"{factor_text(replay.gain)} times faster: both share cores, memory or the way to the device",
-            replay.gain,
-        )
-    return "model", f"nothing to gain: the model is the limit, {waits}{by_replay}", 1.0
+    gain = expected if replay is None else replay.gain
+    by_replay = "" if replay is None else f" (replay measured {factor_text(gain)})"
+    faster = f"it ran {factor_text(gain)} times faster: both share cores, memory or the way to the device"
+    if share < WORTH_FIXING:
+        if replay is not None and gain >= 1 + 2 * WORTH_FIXING:
+            return "contention", f"the loader slows the step it feeds: {waits}, but with batches in RAM {faster}", gain
+        return "model", f"nothing to gain: the model is the limit, {waits}{by_replay}", 1.0
+    if gain < 1 + WORTH_FIXING:  # by a replay, for what is expected is more
+        hidden = f"with batches in RAM it ran no faster{by_replay}: the wait hides behind the device's work"
+        return "model", f"nothing to gain: {waits}, and {hidden}", 1.0
+    limit: Limit = "epoch-start" if starts > share / 2 else "data"
+    kind = "data-bound" if share >= 0.5 else "partly data-bound"
+    if limit == "epoch-start":
+        kind = "data-bound when an epoch begins"
+    if starts >= WORTH_FIXING:
+        waits += f", {share_text(starts)} for epochs' first batches"
+    would = f"with batches in RAM it would run {factor_text(expected)} times faster{by_replay}"
+    return limit, f"{kind}: {waits}; {would}", gain
 
 
 def _confidence(num: int, expected: float, replay: Replay | None, *, is_async: bool) -> tuple[Confidence, str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -72,19 +71,11 @@ def watch(
         ValueError: An argument is out of range.
         ImportError: `device` is given and there is no torch.
     """
-    own = type(loader)
+    options: dict[str, Any] = {**locals()}
+    own = type(options.pop("loader"))
     if not hasattr(own, "__iter__") and not hasattr(own, "__getitem__"):
         raise TypeError(f"watch needs what a for loop can go over, not {own.__name__}")
-    session = Session(
-        warmup=warmup,
-        replay=replay,
-        synchronize=synchronize,
-        device=device,
-        ranks=ranks,
-        on_report=on_report,
-        clock=clock,
-    )
-    return _watched(loader, session)
+    return _watched(loader, Session(options))
 
 
 def _watched(loader: Iterable[Batch], session: Session) -> Watched[Batch]:
@@ -94,40 +85,39 @@ def _watched(loader: Iterable[Batch], session: Session) -> Watched[Batch]:
     return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, session)
 
 
-@dataclass(kw_only=True, eq=False)
 class Session:
     """What lives as long as a watch. It knows no loader, so that a loader ends when its loop lets go of it.
 
-    Attributes: Those of `watch`, which raises what is raised here; and
+    Args:
+        options: Those of `watch`, all of them; it raises what is raised here.
 
+    Attributes:
+        options: The same.
         traits: What the loader is.
+        meter: Has the times.
+        replayer: Of the replay test, None where none was asked for.
     """
 
-    warmup: int = 10
-    replay: int = 0
-    synchronize: Callable[[], object] | None = None
-    device: str | None = None
-    ranks: str | Path | None = None
-    on_report: Callable[[WatchReport], object] | None = None
-    clock: Callable[[], int] = time.perf_counter_ns
-
-    def __post_init__(self) -> None:
-        for name, num in (("warmup", self.warmup), ("replay", self.replay)):
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        for name in ("warmup", "replay"):
+            num = options[name]
             if isinstance(num, bool) or not isinstance(num, int):
                 raise TypeError(f"{name} must be a number of steps, not {num!r}")
             if num < 0:
                 raise ValueError(f"{name} must be a number of steps from 0 on, not {num}")
-        for name, function in (("synchronize", self.synchronize), ("on_report", self.on_report)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function, not {function!r}")
-        if self.synchronize is not None and self.device is not None:
+        for name in ("synchronize", "on_report"):
+            if options[name] is not None and not callable(options[name]):
+                raise TypeError(f"{name} must be a function, not {options[name]!r}")
+        synchronize, device, ranks = (options[name] for name in ("synchronize", "device", "ranks"))
+        if synchronize is not None and device is not None:
             raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
-        if self.ranks is not None and not isinstance(self.ranks, str | Path):
-            raise TypeError(f"ranks must be a folder that all ranks share, not {self.ranks!r}")
-        sampler = None if self.device is None else DeviceSampler(CudaClock(self.device), every=_DEVICE_EVERY)
+        if ranks is not None and not isinstance(ranks, str | Path):
+            raise TypeError(f"ranks must be a folder that all ranks share, not {ranks!r}")
+        sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
+        self.options = options
         self.traits = LoaderTraits()
-        self.meter = Meter(warmup=self.warmup, clock=self.clock, synchronize=self.synchronize, device=sampler)
-        self.replayer = Replayer(num_steps=self.replay, warmup=self.warmup) if self.replay else None
+        self.meter = Meter(warmup=options["warmup"], clock=options["clock"], synchronize=synchronize, device=sampler)
+        self.replayer = Replayer(num_steps=options["replay"], warmup=options["warmup"]) if options["replay"] else None
 
     def begin_epoch(self, loader: Iterable[Batch]) -> WatchedIterator[Batch]:
         """Return the watched iterator of one epoch."""
@@ -138,8 +128,8 @@ class Session:
 
     def end_epoch(self) -> None:
         """Tell who wants to know."""
-        if self.on_report is not None:
-            self.on_report(self.report())
+        if self.options["on_report"] is not None:
+            self.options["on_report"](self.report())
         else:
             self._write_rank(*rank_here())
 
@@ -151,7 +141,7 @@ class Session:
             self.meter,
             self.replayer,
             traits=self.traits,
-            is_async=not self.meter.is_synchronized and may_be_async(),
+            is_async=not (self.options["synchronize"] or self.options["device"]) and may_be_async(),
             ranks=() if folder is None else read_ranks(folder, world_size=world_size),
             rank=rank,
             world_size=world_size,
@@ -159,9 +149,9 @@ class Session:
 
     def _write_rank(self, rank: int, world_size: int) -> Path | None:
         """Write this rank's figures where ranks share theirs, and return that folder."""
-        if self.ranks is None:
+        if self.options["ranks"] is None:
             return None
-        folder, seen = Path(self.ranks).expanduser(), self.meter.look()
+        folder, seen = Path(self.options["ranks"]).expanduser(), self.meter.look()
         num, stall_s, step_s = seen.num(StepKind.STEADY), seen.spread(0).mean_s, seen.spread(1).mean_s
         write_rank(folder, RankFigures(rank=rank, num_steps=num, stall_s=stall_s, step_s=step_s), world_size=world_size)
         return folder
@@ -205,6 +195,7 @@ class WatchedIterator(Generic[Batch]):
                 if replayer.is_due(at_end=True):
                     meter.ask()  # the wait for the end of the epoch is no replayed batch's stall
                     return self._again(replayer)
+            meter.end_epoch()
             self._end()
             raise
         meter.got(None if replayer is None else replayer.take(batch))
@@ -297,14 +288,14 @@ class Watched(Generic[Batch]):
         return f"watch({self.loader!r})"
 
     def __copy__(self) -> Watched[Batch]:
-        return _watched(copy.copy(self.loader), replace(self._session))
+        return _watched(copy.copy(self.loader), Session(self._session.options))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Watched[Batch]:
-        return _watched(copy.deepcopy(self.loader, memo), replace(self._session))
+        return _watched(copy.deepcopy(self.loader, memo), Session(self._session.options))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as a watch of its own, which tells nobody here."""
-        plain = {name: getattr(self._session, name) for name in ("warmup", "replay", "device", "ranks")}
+        plain = {name: self._session.options[name] for name in ("warmup", "replay", "device", "ranks")}
         return functools.partial(watch, **plain), (self.loader,)
 
 
