@@ -182,18 +182,18 @@ class NativeColumns:
         """
         for some in _by_size(self._columns):
             self._decode(some, num_rows)
-        found = {column: column.take(num_rows) for column in self._columns if not column.is_given_up}
+        found = {column: column.take(self, num_rows) for column in self._columns if not column.is_given_up}
         self.num_left -= num_rows
         self._columns = [column for column, array in found.items() if array is not None]
         return {column.leaf: array for column, array in found.items() if array is not None}
 
     def _decode(self, columns: Sequence[_ColumnChunk], num_rows: int) -> None:
         """Decode until so many rows of some columns are there, or pyarrow is to decode them."""
-        while short := [column for column in columns if column.is_short(num_rows)]:
+        while short := [column for column in columns if column.is_short(self, num_rows)]:
             contents = self._read_together(short, num_rows)
             planned, end = list[_ColumnChunk](), 0
             for column, content in zip(short, contents, strict=True):
-                column.read(num_rows, content)
+                column.read(self, num_rows, content)
                 stop = column.plan(num_rows, end)
                 if stop >= 0:
                     planned.append(column)
@@ -202,13 +202,13 @@ class NativeColumns:
                 memory = pa.allocate_buffer(end, memory_pool=_POOL if end < 2 * _CALL_BYTES else None)
                 found = decode_columns([column.reader for column in planned], np.frombuffer(memory, np.uint8))
                 for column, rows in zip(planned, found, strict=True):
-                    column.keep(memory, rows)
+                    column.keep(self, memory, rows)
 
     def _read_together(self, columns: Sequence[_ColumnChunk], num_rows: int) -> Iterable[npt.NDArray[np.uint8] | None]:
         """Return column chunks that lie one behind the other by one read; None of each, where they do not."""
         spans = [column.span for column in columns]
         is_one = len(spans) > 1 and all(a.stop == b.start for a, b in itertools.pairwise(spans))
-        if not is_one or not all(column.is_read_as_a_whole(num_rows) for column in columns):
+        if not is_one or not all(column.is_read_as_a_whole(self, num_rows) for column in columns):
             return [None] * len(columns)
         start = spans[0].start
         content = np.frombuffer(self.ranges.get(start, spans[-1].stop), np.uint8)
@@ -231,6 +231,9 @@ def _by_size(columns: Sequence[_ColumnChunk]) -> list[list[_ColumnChunk]]:
 class _ColumnChunk:
     """One column chunk while it is read: its bytes, rows that are decoded, and how many of them were taken.
 
+    It does not refer to its row group, which refers to it: what is decoded goes with its last row, and not when garbage
+    is collected.
+
     Args:
         group: The columns of its row group, and how they are read.
         leaf: What the column is.
@@ -241,7 +244,7 @@ class _ColumnChunk:
 
     # A file of 2,000 columns has as many of these at a time, and the garbage collector looks at each object.
     __slots__ = (
-        "_at", "_dictionary", "_group", "_num_ready", "_num_taken", "_num_values", "_ready", "_rest", "is_given_up",
+        "_at", "_dictionary", "_num_ready", "_num_taken", "_num_values", "_ready", "_rest", "is_given_up",
         "leaf", "most_bytes", "reader", "span",
     )  # fmt: skip
 
@@ -250,7 +253,6 @@ class _ColumnChunk:
         self.span = span
         self.most_bytes = int(chunk["uncompressed_bytes"])
         self.is_given_up = False
-        self._group = group
         self._num_values = int(chunk["num_values"])
         self.reader = ColumnReader(
             leaf.column,
@@ -266,22 +268,22 @@ class _ColumnChunk:
         self._num_ready = self._num_taken = 0
         self._dictionary: pa.Array | None = None
 
-    def is_read_as_a_whole(self, num_rows: int) -> bool:
+    def is_read_as_a_whole(self, group: NativeColumns, num_rows: int) -> bool:
         """Whether nothing was read yet, and all of it will be: all rows are wanted, or it is no larger than a piece."""
         start, stop = self.span
-        return self._at == start and (num_rows == self._group.num_left or stop - start <= self._group.piece_bytes)
+        return self._at == start and (num_rows == group.num_left or stop - start <= group.piece_bytes)
 
-    def is_short(self, num_rows: int) -> bool:
+    def is_short(self, group: NativeColumns, num_rows: int) -> bool:
         """Whether more must be decoded for so many rows: for the last ones all pages, which may have too many."""
         if self.is_given_up:
             return False
         have = self._num_ready - self._num_taken
         is_over = self._at == self.span.stop and not self.reader.has_pages
-        return have < num_rows or (num_rows == self._group.num_left and not is_over)
+        return have < num_rows or (num_rows == group.num_left and not is_over)
 
-    def read(self, num_rows: int, content: npt.NDArray[np.uint8] | None) -> None:
+    def read(self, group: NativeColumns, num_rows: int, content: npt.NDArray[np.uint8] | None) -> None:
         """Read until there are pages for so many rows; `content` is the whole column chunk, where it was read."""
-        group, reader, stop = self._group, self.reader, self.span.stop
+        reader, stop = self.reader, self.span.stop
         share = num_rows / group.num_left if group.num_left else 1.0
         while self._at < stop and not reader.has(self._num_taken, num_rows):
             if content is None:
@@ -316,19 +318,20 @@ class _ColumnChunk:
         self.is_given_up = end < 0
         return end
 
-    def keep(self, memory: pa.Buffer, rows: DecodedRows | None) -> None:
+    def keep(self, group: NativeColumns, memory: pa.Buffer, rows: DecodedRows | None) -> None:
         """Take what was decoded; None where something was wrong."""
         self.is_given_up = rows is None
         self._num_taken = 0
         if rows is not None:
             self._num_ready = rows.rows
-            self._ready = self._strings(memory, rows) if self.leaf.column.is_binary else [self._array(memory, rows)]
+            is_binary = self.leaf.column.is_binary
+            self._ready = self._strings(group, memory, rows) if is_binary else [self._array(memory, rows)]
 
-    def take(self, num_rows: int) -> pa.Array | None:
+    def take(self, group: NativeColumns, num_rows: int) -> pa.Array | None:
         """Return the next rows, which are there; None where Arrow cannot hold them in one array."""
         first, stop = self._num_taken, self._num_taken + num_rows
         self._num_taken = stop
-        if len(self._ready) == 1 and (self.leaf.name in self._group.coded or not self.leaf.column.is_binary):
+        if len(self._ready) == 1 and (self.leaf.name in group.coded or not self.leaf.column.is_binary):
             return self._ready[0] if num_rows == self._num_ready else self._ready[0].slice(first, num_rows)
         parts: list[pa.Array] = []
         at = 0
@@ -358,7 +361,7 @@ class _ColumnChunk:
         buffers = [None] if isinstance(leaf.type, pa.FixedSizeListType) else [None, memory.slice(rows.offsets_at)]
         return pa.Array.from_buffers(leaf.type, rows.rows, buffers, 0, children=[array])
 
-    def _strings(self, memory: pa.Buffer, rows: DecodedRows) -> list[pa.Array]:
+    def _strings(self, group: NativeColumns, memory: pa.Buffer, rows: DecodedRows) -> list[pa.Array]:
         """Return strings: the first ones by a dictionary, the others as they are, since a writer gave it up."""
         kind, found = self.leaf.type, []
         if rows.dictionary_values:
@@ -371,7 +374,7 @@ class _ColumnChunk:
             buffers = [valid, memory.slice(rows.values_at, rows.indices * 4)]
             indices = pa.Array.from_buffers(pa.int32(), rows.indices, buffers, num_nulls)
             words = pa.DictionaryArray.from_arrays(indices, self._dictionary, safe=False)
-            check_string_bytes(words, self.leaf.name, self._group.most_bytes)
+            check_string_bytes(words, self.leaf.name, group.most_bytes)
             found.append(words)
         elif rows.indices:  # of which each is null
             found.append(pa.nulls(rows.indices, kind))
