@@ -21,5 +21,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MUST(num_bytes <= static_cast<int64_t>(bytes.size()));
   MUST(std::ranges::all_of(lengths, [&](int32_t length) { return length <= longest; }));
   MUST(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == num_bytes);
+
+  // Where the page lies in the memory that they go to, they are the same.
+  std::vector<uint8_t> both(16);
+  both.insert(both.end(), content.begin(), content.end());
+  std::vector<int32_t> again(lengths.size());
+  end = both.data() + both.size();
+  MUST(stoker::parquet::split_byte_arrays({both.data() + 16, end, end}, static_cast<int64_t>(again.size()),
+                                          reinterpret_cast<uint8_t*>(again.data()), both) == num_bytes);
+  MUST(again == lengths && std::equal(both.begin(), both.begin() + num_bytes, bytes.begin()));
   return 0;
 }

@@ -8,6 +8,9 @@ namespace {
 
 // Behind a page that was decompressed there is room to read eight bytes at once.
 constexpr int64_t kMargin = 8;
+// Strings are decompressed to where they go, so many bytes further on: without their lengths they then move there, and
+// none is written over before it is read.
+constexpr int64_t kAhead = 16;
 constexpr int64_t kMostOffset = 0x7FFFFFFF;
 // Of one column: sizes of all of them together stay numbers of 64 bits.
 constexpr int64_t kMostBytes = int64_t{1} << 46;
@@ -27,16 +30,16 @@ uint8_t* scratch(int64_t num_bytes) {
   return kept.get();
 }
 
-// Finds what follows the levels that stand uncompressed at the beginning of a page, decompressed.
-bool open_page(const Page& page, std::span<const uint8_t> stored, Codec codec, Body& body) {
+// Finds what follows the levels that stand uncompressed at the beginning of a page, decompressed: into `room`, if any.
+bool open_page(const Page& page, std::span<const uint8_t> stored, Codec codec, uint8_t* room, Body& body) {
   const uint8_t *begin = stored.data() + page.level_bytes(), *end = stored.data() + stored.size();
   if (!page.is_packed || codec == Codec::kUncompressed) {
     body = {begin, end, end};
     return static_cast<int64_t>(stored.size()) == page.plain_bytes;
   }
   const int64_t num_bytes = page.plain_bytes - page.level_bytes();
-  uint8_t* to = scratch(num_bytes + kMargin);
-  body = {to, to + num_bytes, to + num_bytes + kMargin};
+  uint8_t* to = room ? room : scratch(num_bytes + kMargin);
+  body = {to, to + num_bytes, to + num_bytes + (room ? 0 : kMargin)};
   return decompress(codec, {begin, end}, {to, static_cast<size_t>(num_bytes)});
 }
 
@@ -144,7 +147,7 @@ int64_t ColumnReader::plan(int64_t first, int64_t num_rows, int64_t begin) {
   Rows& at = layout_;
   at = {};
   int64_t num_entries = 0, dictionary_values = 0, dictionary_bytes = 0;
-  at.string_bytes = num_string_bytes_;
+  at.string_bytes = column_.is_binary ? num_string_bytes_ + kAhead : 0;
   bool has_offsets = column_.is_list ? column_.list_size < 0 : column_.is_binary && num_values_ > num_indices_;
   for (size_t i = 0; i < stop_; ++i) {
     const Page& page = pages_[i].page;
@@ -172,7 +175,7 @@ int64_t ColumnReader::plan(int64_t first, int64_t num_rows, int64_t begin) {
   at.valid_at = at.strings_at + aligned(at.string_bytes);
   at.offsets_at = at.valid_at + (column_.has_nulls() ? aligned((at.rows + 7) / 8) : 0);
   at.dictionary_at = at.offsets_at + (has_offsets ? aligned((at.rows + 1) * offset_bytes) : 0);
-  at.dictionary_offsets_at = at.dictionary_at + (column_.is_binary ? aligned(dictionary_bytes) : 0);
+  at.dictionary_offsets_at = at.dictionary_at + (column_.is_binary ? aligned(dictionary_bytes + kAhead) : 0);
   return at.dictionary_offsets_at + (column_.is_binary ? aligned((dictionary_values + 1) * offset_bytes) : 0);
 }
 
@@ -221,9 +224,13 @@ void ColumnReader::keep_rest(std::span<uint8_t> memory) {
 
 bool ColumnReader::decode_page(const StoredPage& of, std::span<uint8_t> memory) {
   const auto& [page, stored] = of;
+  const bool is_dictionary = page.kind == kDictionary;
+  uint8_t* room = nullptr;
+  if (column_.is_binary && (is_dictionary || !is_by_dictionary(page.encoding)))
+    room = (is_dictionary ? memory.data() + layout_.dictionary_at : strings_.data() + num_string_bytes_) + kAhead;
   Body body;
-  if (!open_page(page, stored, codec_, body)) return false;
-  if (page.kind == kDictionary) return read_dictionary(page, body, memory);
+  if (!open_page(page, stored, codec_, room, body)) return false;
+  if (is_dictionary) return read_dictionary(page, body, memory);
   Runs repetition, definition;
   if (page.kind == kDataV2) {
     const uint8_t* middle = stored.data() + page.repetition_bytes;
@@ -263,7 +270,7 @@ bool ColumnReader::read_dictionary(const Page& page, const Body& body, std::span
   }
   if (num_words_ > page.plain_bytes / 4) return false;
   std::vector<int32_t> lengths(static_cast<size_t>(num_words_));
-  const auto room = part_of(memory, layout_.dictionary_at, page.plain_bytes);
+  const auto room = part_of(memory, layout_.dictionary_at, page.plain_bytes + kAhead);
   layout_.dictionary_values = num_words_;
   layout_.dictionary_bytes = split_byte_arrays(body, num_words_, reinterpret_cast<uint8_t*>(lengths.data()), room);
   return layout_.dictionary_bytes >= 0 &&

@@ -259,7 +259,7 @@ int64_t split_byte_arrays(Body body, int64_t num, uint8_t* lengths, std::span<ui
     if (num_bytes <= 16 && body.limit - at >= 16 && end - to >= 16)
       move<16>(to, at);
     else if (num_bytes)
-      std::memcpy(to, at, num_bytes);
+      std::memmove(to, at, num_bytes);
     at += num_bytes;
     to += num_bytes;
   }

@@ -101,7 +101,8 @@ void join_streams(const uint8_t* streams, int64_t num, int64_t width, uint8_t* o
 void spread(uint8_t* values, int64_t num, int64_t num_there, const uint8_t* valid, int64_t width);
 
 // Copies `num` byte arrays, each of which stands behind its length, one behind the other to `bytes`, and their lengths,
-// int32, to `lengths`. Returns how many bytes they have; -1 where they are cut short, or have not enough room.
+// int32, to `lengths`. Returns how many bytes they have; -1 where they are cut short, or have not enough room. The page
+// may lie in `bytes` itself, from its byte 16 on.
 int64_t split_byte_arrays(Body body, int64_t num, uint8_t* lengths, std::span<uint8_t> bytes);
 
 // Returns how many bytes the longest of byte arrays has that stand one behind the other; all, where one is cut short.

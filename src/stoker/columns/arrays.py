@@ -95,7 +95,11 @@ def validity(array: pa.Array) -> Array | None:
     """Return which elements are not null, bool [n]; None where all are there."""
     if array.null_count == 0:
         return None
-    return buffer_of(pc.is_valid(array).cast(pa.uint8()), np.dtype(np.uint8)).view(np.bool_)
+    bits, skipped = array.buffers()[0], array.offset % 8
+    if bits is None:  # of a type that says it in another way
+        return np.asarray(pc.is_valid(array))
+    octets = np.frombuffer(bits, np.uint8, offset=array.offset // 8)
+    return np.unpackbits(octets, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
 
 
 def buffer_of(array: pa.Array, dtype: DType, *, width: int = 1) -> Array:

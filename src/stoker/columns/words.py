@@ -148,11 +148,12 @@ def codes_of(
         of_words, there, first = code(decoded(stored(array.dictionary)))
         if first is None:  # a word of the dictionary without a code need not be one of the rows
             places, valid = buffer_of(array.indices, dtype_of(array.indices.type)), validity(array.indices)
-            if valid is not None:
-                places, of_words = np.where(valid, places, len(of_words)), np.append(of_words, at_null)
-            if there is not None:
-                valid = np.append(there, False).take(places)
-            return of_words.take(places), valid
+            if valid is not None:  # the first one is of rows without a word: a quarter faster than by `where`
+                places = places.astype(np.intp)
+                places += 1
+                places *= valid
+                of_words, there = np.append(at_null, of_words), None if there is None else np.append(False, there)
+            return of_words.take(places), valid if there is None else there.take(places)
     array = decoded(array)
     numbers, valid, first = code(array)
     if first is None:

@@ -17,6 +17,9 @@ import numpy.typing as npt
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_BYTES = 2 << 20
 """Of a huge page, on x86 and, with pages of 4 KiB, on ARM."""
+LARGE_BYTES = 32 << 20
+"""Memory of so many bytes the C library and pyarrow's pool give back to the system each time, and get it again a small
+page at a time, which takes longer than to fill it."""
 
 
 def memory(num_bytes: int, *, is_inherited: bool = True) -> npt.NDArray[Any]:

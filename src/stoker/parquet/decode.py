@@ -84,7 +84,7 @@ class _Wanted(NamedTuple):
 
 _Look: TypeAlias = Generator[_Wanted, _Bytes, bool]
 
-_Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array]], list[pa.Table]]"
+_Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array | pa.ChunkedArray]], list[pa.Table]]"
 """The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
 
 
@@ -489,7 +489,8 @@ def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.
     tables = [table for _, by_arrow in shares for table in by_arrow]
     of_groups = zip(*(native for native, _ in shares), strict=True)
     groups = [{leaf: array for some in of_shares for leaf, array in some.items()} for of_shares in of_groups]
-    if not tables and not is_coded:
+    is_cut = any(isinstance(array, pa.ChunkedArray) for group in groups for array in group.values())
+    if not tables and not is_coded and not is_cut:
         # A fifth of what thousands of columns take one by one.
         leaves = tuple(sorted(groups[0], key=lambda leaf: leaf.number))
         kind = _schema_of(leaves)
@@ -500,7 +501,7 @@ def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.
         arrays = [group[leaf] for group in groups]
         if len({array.type for array in arrays}) > 1:  # not every row group has a dictionary
             arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
-        columns[leaf.name] = pa.chunked_array(arrays)
+        columns[leaf.name] = pa.chunked_array([one for array in arrays for one in getattr(array, "chunks", [array])])
     for table in tables:
         columns |= zip(table.column_names, table.columns, strict=True)
     return pa.table({name: columns[name] for name in schema.names if name in columns})

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._native import Column, ColumnReader, DecodedRows, can_decompress, decode_columns
+from stoker.host import huge
 from stoker.parquet.footer_numbers import Numbers
 from stoker.parquet.schema import Layout
 from stoker.storage.fetch import ByteRange, Ranges
@@ -47,23 +48,9 @@ _PIECE_BYTES = 256 << 10
 _MOST_VALUES = 4 << 20
 # More than a few chunks of the usual size: estimates are off by a factor now and then.
 MOST_DECODED_BYTES = 256 << 20
-_MOST_STRING_BYTES = (1 << 31) - 1
+# Where a column goes on in another array, rows of all columns are cut: that takes each as long as to copy so much.
+_CUT_BYTES = 64 << 10
 _NOTHING = np.zeros(0, np.uint8)
-
-
-def _pool() -> pa.MemoryPool:
-    """Return the pool for what one call decodes of short columns: it gives out again what it got back a moment ago.
-
-    pyarrow's usual pool gives it back to the system, which clears it anew: with two threads that took more of the
-    processors than decoding. A column chunk of many megabytes is better off with the usual one, which takes huge pages.
-    """
-    try:
-        return pa.jemalloc_memory_pool()
-    except NotImplementedError:  # pyarrow was built without it
-        return pa.default_memory_pool()
-
-
-_POOL = _pool()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,15 +151,15 @@ class NativeColumns:
     piece_bytes: int = _PIECE_BYTES
 
     def __post_init__(self) -> None:
-        chunks = self.numbers.chunks[self.group]
+        about = self.numbers.chunks[self.group, [*self.spans]][["codec", "num_values", "uncompressed_bytes"]].tolist()
         self.num_left = int(self.numbers.groups["num_rows"][self.group])
         self._columns = [
-            _ColumnChunk(self, self.known[leaf], span, chunks[leaf])
-            for leaf, span in self.spans.items()
-            if leaf in self.known and can_decompress(int(chunks[leaf]["codec"]))
+            _ColumnChunk(self, self.known[leaf], span, *its)
+            for (leaf, span), its in zip(self.spans.items(), about, strict=True)
+            if leaf in self.known and can_decompress(its[0])
         ]
 
-    def take(self, num_rows: int) -> dict[Leaf, pa.Array]:
+    def take(self, num_rows: int) -> dict[Leaf, pa.Array | pa.ChunkedArray]:
         """Return the next rows of each column that is decoded here, until now: what is missing is pyarrow's.
 
         Raises:
@@ -199,7 +186,7 @@ class NativeColumns:
                     planned.append(column)
                     end = stop
             if planned:
-                memory = pa.allocate_buffer(end, memory_pool=_POOL if end < 2 * _CALL_BYTES else None)
+                memory = pa.allocate_buffer(end) if end < huge.LARGE_BYTES else pa.py_buffer(huge.memory(end))
                 found = decode_columns([column.reader for column in planned], np.frombuffer(memory, np.uint8))
                 for column, rows in zip(planned, found, strict=True):
                     column.keep(self, memory, rows)
@@ -238,8 +225,9 @@ class _ColumnChunk:
         group: The columns of its row group, and how they are read.
         leaf: What the column is.
         span: Where it lies.
-        chunk: What the footer says of it: entries of all pages (values, nulls and empty lists), their codec, and bytes:
-            more than any page has before it is compressed; of strings, more than all of them have.
+        codec: Of its pages.
+        num_values: Entries of all pages: values, nulls and empty lists.
+        most_bytes: More than any page has before it is compressed; of strings, more than all of them have.
     """
 
     # A file of 2,000 columns has as many of these at a time, and the garbage collector looks at each object.
@@ -248,19 +236,19 @@ class _ColumnChunk:
         "leaf", "most_bytes", "reader", "span",
     )  # fmt: skip
 
-    def __init__(self, group: NativeColumns, leaf: Leaf, span: ByteRange, chunk: np.void) -> None:
-        self.leaf = leaf
-        self.span = span
-        self.most_bytes = int(chunk["uncompressed_bytes"])
+    def __init__(
+        self, group: NativeColumns, leaf: Leaf, span: ByteRange, codec: int, num_values: int, most_bytes: int
+    ) -> None:
+        self.leaf, self.span, self.most_bytes = leaf, span, most_bytes
         self.is_given_up = False
-        self._num_values = int(chunk["num_values"])
+        self._num_values = num_values
         self.reader = ColumnReader(
             leaf.column,
-            codec=int(chunk["codec"]),
+            codec=codec,
             num_rows=group.num_left,
-            num_values=self._num_values,
-            most_bytes=self.most_bytes,
-            most_page_values=self._num_values if group.is_whole else _MOST_VALUES,
+            num_values=num_values,
+            most_bytes=most_bytes,
+            most_page_values=num_values if group.is_whole else _MOST_VALUES,
         )
         self._at = span.start
         self._rest = _NOTHING  # read, behind the last page that is there as a whole
@@ -327,8 +315,8 @@ class _ColumnChunk:
             is_binary = self.leaf.column.is_binary
             self._ready = self._strings(group, memory, rows) if is_binary else [self._array(memory, rows)]
 
-    def take(self, group: NativeColumns, num_rows: int) -> pa.Array | None:
-        """Return the next rows, which are there; None where Arrow cannot hold them in one array."""
+    def take(self, group: NativeColumns, num_rows: int) -> pa.Array | pa.ChunkedArray | None:
+        """Return the next rows, which are there; None where Arrow cannot hold them."""
         first, stop = self._num_taken, self._num_taken + num_rows
         self._num_taken = stop
         if len(self._ready) == 1 and (self.leaf.name in group.coded or not self.leaf.column.is_binary):
@@ -344,11 +332,11 @@ class _ColumnChunk:
             return pa.array([], self.leaf.type)
         try:
             parts = [_looked_up(part) if pa.types.is_dictionary(part.type) else part for part in parts]
+            if len(parts) > 1 and sum(part.nbytes for part in parts) < _CUT_BYTES * len(group.spans):
+                parts = [pa.concat_arrays(parts)]
         except pa.ArrowInvalid:  # more than the offsets of strings reach
             return None
-        if len(parts) == 1:
-            return parts[0]
-        return pa.concat_arrays(parts) if sum(part.nbytes for part in parts) <= _MOST_STRING_BYTES else None
+        return parts[0] if len(parts) == 1 else pa.chunked_array(parts)
 
     def _array(self, memory: pa.Buffer, rows: DecodedRows) -> pa.Array:
         """Return what was decoded as an Arrow array."""

@@ -9,13 +9,9 @@ import secrets
 import stat as stat_modes
 
 from stoker.errors import SourceError
-from stoker.host.huge import memory
+from stoker.host.huge import LARGE_BYTES, memory
 from stoker.storage.storage import DANGLING, BytesLike, ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
-
-# The C library gives memory of so many bytes back to the system each time, and gets it again a small page at a time,
-# which takes longer than to read into it.
-_LARGE_BYTES = 32 << 20
 
 
 class LocalStorage:
@@ -44,7 +40,7 @@ class LocalStorage:
         fd = os.open(name_bytes(url), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             _check_regular(url, os.fstat(fd))
-            if num_bytes < _LARGE_BYTES and len(data := os.pread(fd, num_bytes, offset)) == num_bytes:
+            if num_bytes < LARGE_BYTES and len(data := os.pread(fd, num_bytes, offset)) == num_bytes:
                 return data
             room = memory(num_bytes).data
             done = 0
