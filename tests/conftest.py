@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "default", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+_ALWAYS = settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-settings.load_profile("default")
+# The same examples at every run: whoever changes nothing breaks nothing. `make test-slow` draws others.
+settings.register_profile("always", _ALWAYS, derandomize=True, database=None)
+settings.register_profile("others", _ALWAYS, max_examples=300, print_blob=True)
+settings.load_profile("always")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -45,28 +47,16 @@ def _is_ours(link: Path) -> bool:
         return False
 
 
-_num_frozen_modules = 0
-
-
-def _freeze_what_was_imported() -> None:
-    """Let the collection behind each test look at what tests made, not at 300,000 objects of torch and pyarrow."""
-    global _num_frozen_modules  # how many were imported the last time
-    if len(sys.modules) > _num_frozen_modules + 50:
-        gc.collect()
-        gc.freeze()
-        _num_frozen_modules = len(sys.modules)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path):
     """Fail a test that leaves a thread, a file handle, a map or a temporary folder of ours behind."""
-    _freeze_what_was_imported()
+    gc.freeze()  # the collection behind a test looks at what it made, not at 300,000 objects of torch and pyarrow
     before = _left_in_memory()
     yield
     gc.collect()
     threads = [t for t in threading.enumerate() if t.name.startswith("stoker")]
     for thread in threads:
-        thread.join(timeout=60)  # the first one on a machine that compiles loops takes a while on a busy one
+        thread.join(timeout=60)
     left = [t.name for t in threads if t.is_alive()]
     assert not left, f"threads left behind: {left}"
     if Path("/proc/self/maps").exists():

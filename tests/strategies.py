@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from stoker import _native
@@ -14,6 +15,11 @@ from stoker.testing import example_table, write_example
 
 sample_table = example_table
 NOTHING = Contents(fingerprint="abc", filter=None, draws=None, num_files=0, num_samples=0, files="")
+
+
+def examples(num: int) -> settings:
+    """Return how many examples a law draws: so many, the same at every run; in `make test-slow` ten times as many."""
+    return settings(max_examples=num * (10 if settings.get_current_profile_name() == "others" else 1))
 
 
 def alone(order) -> MixtureOrder:

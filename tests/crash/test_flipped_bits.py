@@ -8,18 +8,17 @@ import shutil
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import write_files
+from tests.strategies import examples, write_files
 from tests.unit.cache import samples
 from tests.unit.cache.chunk_files import header_of, read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, key, same_fields
 
 import stoker
+from stoker import ChunkCorruptError, Spec
 from stoker.cache import admin
 from stoker.cache.store import Store
-from stoker.errors import ChunkCorruptError
-from stoker.fields.spec import Spec
 
 # Lists in strips, and lists that lie apart.
 SPEC = Spec((*samples.SPEC, entry("near", "int16", num_levels=1)))
@@ -58,7 +57,7 @@ def test_a_flipped_bit_in_any_byte_is_found_or_harmless(chunk, tmp_path):
         check_flip(chunk, tmp_path / "flipped", offset, offset % 8)
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(st.data())
 def test_any_flipped_bit_is_found_or_harmless(chunk, tmp_path_factory, data):
     offset = data.draw(st.integers(0, len(chunk[1]) - 1))

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import write_files
+from tests.strategies import examples, write_files
 
 import stoker
 from stoker.cli import main
@@ -97,17 +97,9 @@ def made(tmp_path_factory):
     return dataset, folder / "cache"
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(things=st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(THINGS)), min_size=1, max_size=4))
 def test_nothing_outside_a_cache_is_touched_whatever_lies_in_it(made, things):
-    check(made, things)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(20))  # each draws examples of its own
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
-@given(things=st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(THINGS)), min_size=1, max_size=6))
-def test_nothing_outside_a_cache_is_touched_whatever_lies_in_it_at_length(made, part, things):
     check(made, things)
 
 

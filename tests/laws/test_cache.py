@@ -17,13 +17,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.strategies import examples
 from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
+from stoker import ChunkCorruptError
 from stoker.cache import admin, write
 from stoker.cache.folder import Files
 from stoker.cache.store import Store
-from stoker.errors import ChunkCorruptError
 
 N = 5
 NUM_KEYS = 8
@@ -202,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(examples(12), stateful_step_count=40)
 test_stores_on_one_folder_are_a_dict_that_forgets_only_what_it_may = StoreMachine.TestCase
 
 

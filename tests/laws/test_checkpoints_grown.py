@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 import stoker
 
@@ -93,29 +94,15 @@ moves = st.lists(
 )
 
 
-grown = given(
+@given(
     moves=moves,
     counted=st.sampled_from([*COUNTED]),
     shuffle=st.booleans(),
     lanes=st.integers(1, 3),
     window=st.sampled_from([1, 3, "all", None]),
 )
-
-
-@grown
-@settings(max_examples=12)
-def test_a_lake_that_grows_gives_every_row_once_an_epoch_on_any_ranks(**drawn):
-    check_a_lake_that_grows(**drawn)
-
-
-@pytest.mark.slow
-@grown
-@settings(max_examples=250)
-def test_a_lake_that_grows_gives_every_row_once_an_epoch_however_often(**drawn):
-    check_a_lake_that_grows(**drawn)
-
-
-def check_a_lake_that_grows(moves, counted, shuffle, lanes, window):
+@examples(12)
+def test_a_lake_that_grows_gives_every_row_once_an_epoch_on_any_ranks(moves, counted, shuffle, lanes, window):
     with tempfile.TemporaryDirectory() as place:
         lake, state = Lake(Path(place) / "lake"), None
         seen, expected = {}, {}

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 import stoker
 
@@ -191,7 +192,7 @@ def test_a_mixture_in_lanes_keeps_its_weights_and_files(lakes):
     assert "in several lanes cannot go on" in refused(other, state, {"weights"}, lanes=2)
 
 
-changes = given(
+@given(
     moves=st.lists(
         st.tuples(
             st.integers(1, 9),  # steps
@@ -206,22 +207,8 @@ changes = given(
     shuffle=st.booleans(),
     window=st.sampled_from([1, "all", None]),
 )
-
-
-@changes
-@settings(max_examples=8)
-def test_each_epoch_of_each_data_set_has_each_of_its_rows_once_whatever_happens(**drawn):
-    check_streams(**drawn)
-
-
-@pytest.mark.slow
-@changes
-@settings(max_examples=120)
-def test_each_epoch_of_each_data_set_has_each_of_its_rows_once_however_often(**drawn):
-    check_streams(**drawn)
-
-
-def check_streams(moves, shuffle, window):
+@examples(8)
+def test_each_epoch_of_each_data_set_has_each_of_its_rows_once_whatever_happens(moves, shuffle, window):
     """A data set's stream is cut where one of its own epochs ends: behind as many rows as it had by then."""
     with tempfile.TemporaryDirectory() as place:
         lakes, state = Lakes(Path(place)), None

@@ -15,8 +15,8 @@ import xxhash
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from stoker import Field, Ragged
 from stoker.columns import plan_spec, to_arrays
-from stoker.fields.spec import Field, Ragged
 
 WHERE = "lake/a.parquet row groups 0-1"
 

@@ -8,9 +8,8 @@ from tests.strategies import arrays_in
 from tests.unit.cache.samples import same
 
 import stoker
-from stoker.errors import FieldError
+from stoker import FieldError, Ragged
 from stoker.fields.compact import narrow, plan_compact, widen
-from stoker.fields.spec import Ragged
 
 KEPT = {
     "dense": "float16",

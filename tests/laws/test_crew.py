@@ -179,26 +179,23 @@ def lake(num_files, name="lake"):
     return MemoryStorage(files)
 
 
-def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_the_same(monkeypatch):
+def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_the_same():
     def epoch(storage):
         with Loader(Dataset("lake", storage=storage), batch_size=64, shuffle=True, window=100, num_threads=1) as loader:
             storage.most_waiting = 0
             return [batch["x"].copy() for batch in loader]
 
-    inner = lake(200)
-    late = Late(inner, 0.03)
+    inner = lake(60)
+    late = Late(inner, 0.1)  # far longer than it takes to compute, on a busy machine, too
     found = epoch(late)
     assert late.most_waiting > 7  # of one that computes, and the six beside it
-    fixed = Late(inner, 0.001)
-    monkeypatch.setattr(AdaptivePool, "built", lambda *_, **__: False)
-    expected = epoch(fixed)
-    assert fixed.most_waiting <= 7
+    expected = epoch(inner)
     assert len(found) == len(expected)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_warming_fetches_more_at_once_too(tmp_path):
-    late = Late(lake(200), 0.03)
+    late = Late(lake(60), 0.1)
     config = make_config({"batch_size": 1, "cache": tmp_path, "num_threads": 1})
     opened = open_datasets(Dataset("lake", storage=late), config)
     try:

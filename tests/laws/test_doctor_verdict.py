@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from tests.strategies import examples
 from tests.unit.doctor.numbers_made import BATCH, any_numbers, fed, numbers, path, shared, starved, without_step
 from tests.unit.doctor.report.pages import Page
 
@@ -42,7 +43,7 @@ def plain(text):
     return " ".join(text.split())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(any_numbers())
 def test_no_figure_of_a_verdict_contradicts_another(measured):
     verdict = DoctorResult(measured)
@@ -94,7 +95,7 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         assert (best_fix < epoch) == (bool(verdict.fixes) and epoch > 0)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(any_numbers())
 def test_no_cause_is_named_without_a_figure_of_its_own(measured):
     verdict, today = DoctorResult(measured), measured.path(measured.today)
@@ -112,7 +113,7 @@ def test_no_cause_is_named_without_a_figure_of_its_own(measured):
     assert UNKNOWN not in verdict.stages or verdict.stages in ((UNKNOWN,), (UNKNOWN, MODEL))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(any_numbers())
 def test_nothing_is_certain_where_repeats_spread_or_others_took_the_cores(measured):
     verdict, today = DoctorResult(measured), measured.path(measured.today)
@@ -125,7 +126,7 @@ def test_nothing_is_certain_where_repeats_spread_or_others_took_the_cores(measur
         assert verdict.sure == "a guess"
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50)
 @given(any_numbers())
 def test_no_gain_is_above_what_the_step_eats_and_no_rate_below_it_is_enough(measured):
     verdict = DoctorResult(measured)

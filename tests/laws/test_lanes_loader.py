@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import sample_table, write_files
+from tests.strategies import examples, sample_table, write_files
 
 import stoker
 from stoker.testing import MemoryStorage, write_parquet
@@ -37,7 +37,7 @@ def batches_of(dataset, **options) -> list[dict]:
         return batches
 
 
-@settings(max_examples=20)
+@examples(7)
 @given(
     lanes=st.integers(1, 4),
     world_size=st.integers(1, 4),

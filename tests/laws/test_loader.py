@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import check_samples, file_sizes, write_files
+from tests.strategies import check_samples, examples, file_sizes, write_files
 
 import stoker
 from stoker import Ragged
@@ -37,7 +37,7 @@ def folder():
 NUM_SAMPLES = 722
 
 
-@settings(max_examples=25)
+@examples(9)
 @given(
     sizes=file_sizes,
     batch_size=st.integers(1, 200),
@@ -76,7 +76,7 @@ def test_every_sample_comes_exactly_once_over_all_ranks(
             assert seen == list(range(len(seen)))
 
 
-@settings(max_examples=15)
+@examples(8)
 @given(
     lanes=st.sampled_from([1, 2, 3]),
     per_lane=st.integers(1, 40),

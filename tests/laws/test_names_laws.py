@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from stoker import Dataset, FieldError, Loader, SourceError
 from stoker.testing import MemoryStorage
@@ -105,7 +106,13 @@ def expected_values(partitions, key):
     return values
 
 
-def check_tree(steps):
+@given(_TREES)
+@examples(40)
+@example(
+    [("folder", 0, b"", b"k=%ff"), ("folder", 0, b"", b"k=%FE"), ("file", 1, b"a.pq", b""), ("file", 2, b"a.pq", b"")]
+)
+@example([("folder", 0, b"", b"a"), ("file", 1, b"a.pq", b""), ("link", 0, b"", b"a0"), ("link", 1, b"", b"-")])
+def test_order_and_rows_of_a_tree_are_those_of_its_paths(steps):
     with tempfile.TemporaryDirectory(prefix="names [x]") as folder:
         root = os.path.join(os.fsencode(folder), b"ro*t")
         Path(os.fsdecode(root)).mkdir()
@@ -143,23 +150,6 @@ def check_tree(steps):
                 assert found == expected_values(partitions, key)
 
 
-@given(_TREES)
-@settings(max_examples=40)
-@example(
-    [("folder", 0, b"", b"k=%ff"), ("folder", 0, b"", b"k=%FE"), ("file", 1, b"a.pq", b""), ("file", 2, b"a.pq", b"")]
-)
-@example([("folder", 0, b"", b"a"), ("file", 1, b"a.pq", b""), ("link", 0, b"", b"a0"), ("link", 1, b"", b"-")])
-def test_order_and_rows_of_a_tree_are_those_of_its_paths(steps):
-    check_tree(steps)
-
-
-@pytest.mark.slow
-@given(_TREES)
-@settings(max_examples=300)
-def test_order_and_rows_of_many_trees_are_those_of_their_paths(steps):
-    check_tree(steps)
-
-
 _COLUMN = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
     st.sampled_from(
@@ -187,7 +177,15 @@ _KINDS = st.sampled_from(["number", "list", "text", "struct"])
 _COLUMNS = st.lists(st.tuples(_COLUMN, _KINDS, _COLUMN), min_size=1, max_size=6, unique_by=lambda column: column[0])
 
 
-def check_columns(columns):
+@given(_COLUMNS)
+@examples(25)
+@example([("", "number", ""), ("x", "list", "")])
+@example([("a.b", "number", ""), ("a", "struct", "c")])
+@example([("", "struct", ""), (".", "number", "")])
+@example([("", "number", ""), ("a", "list", ""), ("a.list.element", "number", "")])
+@example([("a.b", "number", ""), ("x", "struct", "c"), ("a", "struct", "b")])
+@example([("", "number", ""), (".", "list", "")])
+def test_columns_of_any_name_come_as_they_are(columns):
     table, expected = {}, {}
     for i, (name, kind, member) in enumerate(columns):
         numbers = [10 * i + k for k in range(4)]
@@ -228,22 +226,3 @@ def check_columns(columns):
                         assert [bytes(np.asarray(row)).decode() for row in values] == [f"w{k}" for k in numbers]
                     else:
                         assert values.tolist() == numbers
-
-
-@given(_COLUMNS)
-@settings(max_examples=25)
-@example([("", "number", ""), ("x", "list", "")])
-@example([("a.b", "number", ""), ("a", "struct", "c")])
-@example([("", "struct", ""), (".", "number", "")])
-@example([("", "number", ""), ("a", "list", ""), ("a.list.element", "number", "")])
-@example([("a.b", "number", ""), ("x", "struct", "c"), ("a", "struct", "b")])
-@example([("", "number", ""), (".", "list", "")])
-def test_columns_of_any_name_come_as_they_are(columns):
-    check_columns(columns)
-
-
-@pytest.mark.slow
-@given(_COLUMNS)
-@settings(max_examples=200)
-def test_columns_of_many_names_come_as_they_are(columns):
-    check_columns(columns)

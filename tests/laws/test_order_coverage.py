@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import alone
+from tests.strategies import alone, examples
 
 from stoker.sampling import Order, RankShare, Steps
 from stoker.sampling.steps import samples_of
@@ -29,7 +29,7 @@ def chunks(draw):
     return sizes * (rng.random(num_chunks) >= share_empty)
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(
     sizes=chunks(),
     world_size=st.integers(1, 64),
@@ -67,7 +67,7 @@ def test_every_sample_comes_once_over_all_ranks_for_any_shape_of_data_set(
         assert (seen == 1).all()
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(
     total=st.integers(0, 10**12),
     lanes=st.integers(1, 16),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from tests.oracles.order_page import page
-from tests.strategies import NOTHING
+from tests.strategies import NOTHING, examples
 
 from stoker.sampling import Order, Position, RankShare, Steps
 from stoker.sampling.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
@@ -97,7 +97,7 @@ def _alone(order, component, lane, num_epochs):
     return samples
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible())
 def test_each_data_set_comes_in_its_own_order_epoch_after_epoch(order):
     """Which is all one has to know: what holds for an `Order` holds for it inside a mixture."""
@@ -112,7 +112,7 @@ def test_each_data_set_comes_in_its_own_order_epoch_after_epoch(order):
             assert samples == _alone(order, component, lane, rounds)[: len(samples)]
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(), epoch=st.integers(0, 3))
 def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(order, epoch):
     seen = Counter(component for lane in order.lanes_of_epoch(epoch) for component, _, _ in _all(lane))
@@ -125,7 +125,7 @@ def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(or
         assert max(component.lane_sizes) - min(component.lane_sizes) <= 1
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible())
 def test_without_weights_every_sample_comes_once_an_epoch(order):
     order = MixtureOrder(
@@ -148,7 +148,7 @@ def test_without_weights_every_sample_comes_once_an_epoch(order):
         assert sorted(seen) == expected
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible())
 def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
     whole = [i for i, one in enumerate(order.components) if one.num_samples == order.counts[i]]
@@ -159,7 +159,7 @@ def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
             assert [n for (whose, _, _), n in seen.items() if whose == component] == [1] * order.counts[component]
 
 
-@settings(max_examples=200)
+@examples(65)
 @given(
     sizes=st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
     scale=st.integers(1, 1000),
@@ -189,7 +189,7 @@ def test_counts_are_the_shares_of_the_data_set_that_ends_the_epoch(sizes, scale,
     assert counts == mixture_counts(sizes, weights=[share * scale for share in exact], until=until)
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_lanes=1, max_samples=12_000), epoch=st.integers(0, 2))
 def test_at_every_border_of_blocks_each_share_is_exact_to_half_a_sample(order, epoch):
     one = order.epoch(epoch)
@@ -210,7 +210,7 @@ def test_at_every_border_of_blocks_each_share_is_exact_to_half_a_sample(order, e
         assert (abs(given_before[number] - positions * (count / max(one.num_samples, 1))) <= BLOCK_SIZE / 2 + 5).all()
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_samples=30_000), epoch=st.integers(0, 2))
 def test_all_lanes_together_keep_each_share_to_a_sample_at_every_border_of_their_blocks(order, epoch):
     lanes = order.lanes_of_epoch(epoch)
@@ -243,7 +243,7 @@ def test_where_the_samples_of_a_rare_data_set_stand_is_found_at_once_in_an_epoch
         assert abs(position - one.num_samples * (2 * ordinal + 1) // 6) <= BLOCK_SIZE
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_lanes=1, max_samples=12_000))
 def test_unshuffled_no_share_is_ever_off_by_more_than_two_samples(order):
     order = MixtureOrder(
@@ -258,7 +258,7 @@ def test_unshuffled_no_share_is_ever_off_by_more_than_two_samples(order):
         assert (abs(off) <= 1 + len(order.counts) / 2).all()
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_samples=3000), data=st.data())
 def test_any_slice_is_one_slice_of_each_stream(order, data):
     lane = data.draw(st.integers(0, order.lanes - 1))
@@ -279,7 +279,7 @@ def test_any_slice_is_one_slice_of_each_stream(order, data):
     assert all(next(stream, None) is None for stream in streams)
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_samples=200), data=st.data())
 def test_where_each_stream_stands_is_what_comes_of_it_next(order, data):
     lane = data.draw(st.integers(0, order.lanes - 1))
@@ -306,7 +306,7 @@ def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
         assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_lanes=4, max_samples=60), epoch=st.integers(0, 3))
 def test_the_program_in_the_documentation_gives_the_same_samples(order, epoch):
     sizes = {
@@ -331,7 +331,7 @@ def positions_of(lane, component, chunk, row):
     return [position for position in found if position is not None]
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(max_samples=200), epoch=st.integers(0, 2))
 def test_finding_a_sample_gives_every_position_where_it_stands(order, epoch):
     for lane in order.lanes_of_epoch(epoch):
@@ -347,7 +347,7 @@ def test_finding_a_sample_gives_every_position_where_it_stands(order, epoch):
             assert positions_of(lane, component, chunk, row) == expected.get((component, chunk, row), [])
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(order=mixtures_that_are_possible(), data=st.data())
 def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_mixture(order, data):
     """Five cuts, each going on with another world size, batch size and remainder, through JSON."""

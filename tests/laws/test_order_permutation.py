@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.oracles import permutation as oracle
-from tests.strategies import alone, permute, unpermute
+from tests.strategies import permute, unpermute
 
 from stoker import _native
 from stoker.hashing import order_key
 from stoker.loader.gather import Part
 from stoker.sampling import Order
-from stoker.sampling.quality import quality
 
 keys = st.integers(0, 2**64 - 1)
 powers = [2**k + d for k in range(35) for d in (-1, 0, 1) if 2**k + d >= 0] + [4**k + 1 for k in range(18)]
@@ -49,12 +48,12 @@ def test_it_is_a_bijection_and_unpermute_its_inverse(size, key):
         assert places.max() < size
 
 
-@pytest.mark.parametrize("size", sorted(set(powers)))
-def test_it_is_a_bijection_around_every_power_of_two(size):
-    index = _index(size)
-    places = permute(index, size=size, key=size)
-    assert np.array_equal(unpermute(places, size=size, key=size), index)
-    assert np.unique(places).size == index.size
+def test_it_is_a_bijection_around_every_power_of_two():
+    for size in sorted(set(powers)):
+        index = _index(size)
+        places = permute(index, size=size, key=size)
+        assert np.array_equal(unpermute(places, size=size, key=size), index), size
+        assert np.unique(places).size == index.size, size
 
 
 @pytest.mark.slow
@@ -167,22 +166,6 @@ def test_fixed_points_and_cycles_are_those_of_a_random_permutation(size):
     if cycles:
         harmonic = (1 / np.arange(1, size + 1)).sum()
         assert abs(np.mean(cycles) - harmonic) < 5 * np.sqrt(harmonic / num_keys)
-
-
-@pytest.mark.parametrize(("num_samples", "batch_size"), [(65_536, 1024), (10**6, 4096), (10**7, 4096), (10**9, 4096)])
-def test_batches_of_sorted_data_are_those_of_a_random_permutation(num_samples, batch_size):
-    found = [
-        quality(
-            alone(Order([num_samples], shuffle=True, seed=seed, window=None)),
-            batch_size=batch_size,
-            num_batches=256,
-        )
-        for seed in range(4)
-    ]
-    assert 0.95 < np.mean([one.chi_square for one in found]) < 1.05
-    for lag in found[0].lag_correlations:
-        if lag <= batch_size // 8:  # beyond, too few pairs a batch to see 0.01
-            assert abs(np.mean([one.lag_correlations[lag] for one in found])) < 0.01
 
 
 @pytest.mark.parametrize("size", [65_536, 10**6, 2**30 + 1, 10**9])

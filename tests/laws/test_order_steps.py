@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.strategies import NOTHING, alone, lanes_of
+from tests.strategies import NOTHING, alone, examples, lanes_of
 
 from stoker.loader.gather import Part
 from stoker.sampling import Order, Position, RankShare, Steps
@@ -58,7 +58,7 @@ def _fixed_order(order):
     return [(chunk, row) for chunk, count in enumerate(np.diff(order.chunk_starts)) for row in range(count)]
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(order=orders(), epoch=st.integers(0, 3))
 def test_the_lanes_together_hold_every_sample_once_and_no_empty_chunk(order, epoch):
     found = []
@@ -82,7 +82,7 @@ def test_the_lanes_together_hold_every_sample_once_and_no_empty_chunk(order, epo
         assert found == _fixed_order(order)
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(order=orders())
 def test_an_epoch_is_a_function_of_its_arguments_alone(order):
     again = Order(
@@ -94,7 +94,7 @@ def test_an_epoch_is_a_function_of_its_arguments_alone(order):
         assert np.array_equal(one.locate(positions[::-1])[1], one.locate(positions)[1][::-1])
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(plan=plans(), rank=st.integers(0, 63), begin=st.integers(0, 50), every=st.integers(1, 3))
 def test_several_steps_have_what_each_of_them_has(plan, rank, begin, every):
     steps, world_size = plan
@@ -107,7 +107,7 @@ def test_several_steps_have_what_each_of_them_has(plan, rank, begin, every):
         steps.slices_of([-1], shard)
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(plan=plans())
 def test_the_ranks_batches_in_a_row_are_the_global_batch(plan):
     steps, world_size = plan
@@ -125,7 +125,7 @@ def _flat(slices):
     return [(s.lane, p, s.is_padding) for s in slices for p in range(s.start, s.stop)]
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(plan=plans())
 def test_the_steps_deliver_what_is_left_of_each_lane_once_and_in_order(plan):
     steps, _ = plan
@@ -147,7 +147,7 @@ def test_the_steps_deliver_what_is_left_of_each_lane_once_and_in_order(plan):
     assert steps.consumed_before(steps.num_steps) == steps.start + total
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(plan=plans())
 def test_batches_are_full_but_for_the_last_one_of_keep(plan):
     steps, _ = plan
@@ -164,7 +164,7 @@ def test_batches_are_full_but_for_the_last_one_of_keep(plan):
         assert num_dropped < steps.global_batch_size + steps.num_lanes
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(plan=plans(), data=st.data(), ranks_per_node=st.integers(1, 8))
 def test_a_node_never_needs_another_nodes_lanes(plan, data, ranks_per_node):
     steps, _ = plan
@@ -177,7 +177,7 @@ def test_a_node_never_needs_another_nodes_lanes(plan, data, ranks_per_node):
             assert {lane // lanes_per_node for lane in lanes} <= {rank // ranks_per_node}
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(order=orders(), data=st.data())
 def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_order(order, data):
     """Up to five cuts, each going on with another world size, batch size and remainder, through JSON."""
@@ -215,7 +215,7 @@ def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_order(ord
         assert (position.epoch, position.num_consumed) == (1, 0)
 
 
-@settings(max_examples=20)
+@examples(7)
 @given(order=orders(), data=st.data())
 def test_cut_at_every_step_the_rest_of_the_epoch_is_the_same(order, data):
     batch_size = data.draw(st.integers(4, 30)) * order.lanes

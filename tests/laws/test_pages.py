@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from stoker._native import Column, ColumnReader, can_decompress
 from stoker.parquet.decode import RowGroups
@@ -146,7 +147,7 @@ def options_for(data, array: pa.Array) -> dict:
     return options
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(data=st.data(), num_rows=st.sampled_from([0, 1, 7, 8, 9, 100, 1_000, 3_000]), seed=st.integers(0, 2**32 - 1))
 def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
     array, is_required = data.draw(columns(num_rows, np.random.default_rng(seed)))
@@ -199,7 +200,7 @@ def test_strings_of_row_groups_with_and_without_a_dictionary_are_of_one_type(kin
     assert type_of(0, 1, 2, 3) == kind
 
 
-@settings(max_examples=100)
+@examples(35)
 @given(
     data=st.data(),
     num_rows=st.sampled_from([1, 7, 100, 1_000]),
@@ -235,7 +236,7 @@ def test_columns_that_are_decoded_all_at_once_are_the_same(data, num_rows, num_c
             assert is_lost(expected, num_rows) or (array.type == expected.type and same_bits(array, expected))
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(data=st.data(), num_rows=st.sampled_from([1, 7, 100, 1_000, 3_000]), seed=st.integers(0, 2**32 - 1))
 def test_a_column_that_is_read_some_rows_at_a_time_is_the_same(data, num_rows, seed):
     rng = np.random.default_rng(seed)
@@ -385,7 +386,7 @@ def num_entries(content: bytes) -> int:
     return reader.num_entries
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_a_damaged_column_gives_what_pyarrow_gives_or_nothing(data, seed):
     rng = np.random.default_rng(seed)

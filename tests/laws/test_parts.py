@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.test_pages import columns, same_bits
+from tests.strategies import examples
 
-from stoker import Dataset
+from stoker import Dataset, SourceError
 from stoker.cache.threads import Helpers, Permits
-from stoker.errors import SourceError
 from stoker.testing import MemoryStorage
 
 
@@ -38,30 +38,18 @@ def others(rng, num_rows):
     }
 
 
-DRAWN = {
-    "data": st.data(),
-    "num_rows": st.sampled_from([50, 1_000, 3_000]),
-    "num_columns": st.integers(0, 5),
-    "num_parts": st.integers(2, 9),
-    "is_remote": st.booleans(),
-    "seed": st.integers(0, 2**32 - 1),
-}
-
-
-@settings(max_examples=15, deadline=None)
-@given(**DRAWN)
-def test_a_row_group_is_the_same_by_parts_and_whoever_reads_them(tmp_path_factory, **drawn):
-    check_parts(tmp_path_factory, **drawn)
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(**DRAWN)
-def test_a_row_group_is_the_same_by_parts_and_whoever_reads_them_at_length(tmp_path_factory, **drawn):
-    check_parts(tmp_path_factory, **drawn)
-
-
-def check_parts(tmp_path_factory, data, num_rows, num_columns, num_parts, is_remote, seed):
+@examples(15)
+@given(
+    data=st.data(),
+    num_rows=st.sampled_from([50, 1_000, 3_000]),
+    num_columns=st.integers(0, 5),
+    num_parts=st.integers(2, 9),
+    is_remote=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_row_group_is_the_same_by_parts_and_whoever_reads_them(
+    tmp_path_factory, data, num_rows, num_columns, num_parts, is_remote, seed
+):
     rng = np.random.default_rng(seed)
     drawn = {f"x{i}": data.draw(columns(num_rows, rng))[0] for i in range(num_columns)}
     table = pa.table(drawn | (others(rng, num_rows) if not drawn or data.draw(st.booleans()) else {}))

@@ -9,10 +9,11 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.laws.test_units_loader import KINDS, is_possible, units_in
 from tests.laws.units_data import datasets, write
+from tests.strategies import examples
 
 import stoker
 
@@ -65,7 +66,7 @@ def made(path: Path, kind: str, drawn, weights, until):
     return stoker.Mixture(parts, weights=shares, until=until, source_field="source")
 
 
-@settings(max_examples=20)
+@examples(7)
 @given(
     drawn=st.lists(datasets, min_size=1, max_size=3),
     weights=st.none() | st.lists(st.integers(1, 5), min_size=3, max_size=3),

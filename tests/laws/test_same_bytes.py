@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -29,11 +26,11 @@ class Kind(NamedTuple):
 
     options: dict
     num_steps: int
-    world_sizes: tuple[int, ...] = (2, 3, 7)
+    world_sizes: tuple[int, ...] = (2, 7)
 
 
 KINDS = {
-    "rows": Kind({"global_batch_size": 48, "window": 4}, 13, (1, 2, 3, 4, 6, 7, 8, 16)),
+    "rows": Kind({"global_batch_size": 48, "window": 4}, 13, (1, 3, 16)),
     "two lanes": Kind({"global_batch_size": 84, "lanes": 2}, 8),
     "three lanes, padded": Kind({"global_batch_size": 84, "lanes": 3, "remainder": "pad"}, 8),
     "four lanes, without the rest": Kind({"global_batch_size": 84, "lanes": 4, "remainder": "drop"}, 7),
@@ -104,7 +101,7 @@ def test_global_batches_are_the_same_for_any_world_size_cold_warm_and_uncached(
         assert steps_of(data, kind, world_size=world_size, cache=cache) == expected[kind]
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 5, 16])
+@pytest.mark.parametrize("num_threads", [2, 16])
 @kinds
 def test_global_batches_are_the_same_for_any_number_of_threads(place, expected, kind, num_threads):
     data = data_of(kind, place)
@@ -120,7 +117,7 @@ def test_another_seed_is_another_order(place, expected):
 
 @pytest.mark.slow
 def test_global_batches_are_the_same_for_all_of_them_together(place, expected, tmp_path):
-    for world_size, num_threads, is_cached in product(KINDS["rows"].world_sizes, (1, 2, 5, 16), (True, False)):
+    for world_size, num_threads, is_cached in product((1, 2, 3, 4, 6, 7, 8, 16), (1, 2, 5, 16), (True, False)):
         cache = tmp_path / f"{world_size}-{num_threads}" if is_cached else None
         for _ in range(1 + is_cached):
             got = steps_of(dataset_of(place), world_size=world_size, num_threads=num_threads, cache=cache)
@@ -138,17 +135,3 @@ def test_a_transform_in_any_number_of_processes_gives_the_same_global_batches(pl
         options = {"transform_in": "processes", "num_threads": num_processes, "world_size": world_size}
         assert steps_of(dataset, cache=tmp_path / f"cache-{num_processes}", **options) == plain  # cold, then warm
     assert steps_of(dataset, transform_in="processes", num_threads=2) == plain  # no folder
-
-
-@pytest.mark.parametrize(("kind", "hash_seed"), [("rows", "0"), ("three lanes, padded", "1"), ("rows", "random")])
-def test_the_hash_seed_of_other_processes_changes_nothing(place, expected, kind, hash_seed):
-    script = (
-        "import sys; from pathlib import Path; from tests.laws.test_same_bytes import dataset_of, steps_of\n"
-        "print([d.hex() for d in steps_of(dataset_of(Path(sys.argv[1])), sys.argv[2], world_size=2)])"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", script, str(place), kind], check=True, capture_output=True, text=True,
-        cwd=Path(__file__).resolve().parents[2],
-        env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(p for p in ["", *sys.path] if p)},
-    ).stdout  # fmt: skip
-    assert printed.strip() == str([digest.hex() for digest in expected[kind]])

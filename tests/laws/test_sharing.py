@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 import stoker
+from stoker import Deduplicated, Ragged
 from stoker.cache.tables import take_rows
-from stoker.fields.spec import Deduplicated, Ragged
 
 # A file: its runs (key, length), rows of a row group.
 files = st.lists(
@@ -101,34 +102,22 @@ def batches(dataset, *, batch_size=7, prefetch=2, **options):
         ]  # two epochs
 
 
-DRAWN = {
-    "drawn": datasets,
-    "share": st.sampled_from(sorted(SHARES)),
-    "order": st.sampled_from(sorted(ORDERS)),
-    "window": st.sampled_from([None, "all", 1, 2]),
-    "remainder": st.sampled_from(["keep", "pad"]),
-    "world_size": st.integers(1, 3),
-    "is_cached": st.booleans(),
-    "batch_size": st.sampled_from([1, 7]),
-    "prefetch": st.sampled_from([2, 24]),
-    "lanes": st.integers(1, 2),
-}
-
-
-@settings(max_examples=8)
-@given(**DRAWN)
-def test_batches_are_the_same_whatever_is_shared(**drawn):
-    check_sharing(**drawn)
-
-
-@pytest.mark.slow
-@settings(max_examples=100)
-@given(**DRAWN)
-def test_batches_are_the_same_whatever_is_shared_at_length(**drawn):
-    check_sharing(**drawn)
-
-
-def check_sharing(drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch, lanes):
+@examples(8)
+@given(
+    drawn=datasets,
+    share=st.sampled_from(sorted(SHARES)),
+    order=st.sampled_from(sorted(ORDERS)),
+    window=st.sampled_from([None, "all", 1, 2]),
+    remainder=st.sampled_from(["keep", "pad"]),
+    world_size=st.integers(1, 3),
+    is_cached=st.booleans(),
+    batch_size=st.sampled_from([1, 7]),
+    prefetch=st.sampled_from([2, 24]),
+    lanes=st.integers(1, 2),
+)
+def test_batches_are_the_same_whatever_is_shared(
+    drawn, share, order, window, remainder, world_size, is_cached, batch_size, prefetch, lanes
+):
     if drawn["narrow"] and (order == "at places" or share in ("two keys", "nothing repeats")):
         return
     with tempfile.TemporaryDirectory() as path:

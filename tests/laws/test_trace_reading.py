@@ -8,11 +8,12 @@ from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
+from stoker import StokerError
 from stoker.doctor.traces import analyse, as_json, read_trace
-from stoker.errors import StokerError
 
 TEXT = st.text(max_size=12)
 NUMBER = st.one_of(st.integers(-5, 10**15), st.floats(-5, 1e12, allow_nan=False).map(lambda value: round(value, 4)))
@@ -81,7 +82,7 @@ def test_times_are_exact_to_the_nanosecond(tmp_path_factory, value, decimals, qu
 
 
 @given(events=st.lists(EVENT, min_size=1, max_size=6), size=st.integers(1, 60), is_packed=st.booleans())
-@settings(max_examples=25)
+@examples(9)
 def test_the_size_of_blocks_changes_nothing(tmp_path_factory, events, size, is_packed):
     """Blocks that end anywhere: inside a name, a number, a bracket, a value of the header."""
     path = tmp_path_factory.mktemp("law") / "t.json"
@@ -143,7 +144,7 @@ def test_a_trace_cut_at_any_byte_gives_a_result_or_a_clean_error(tmp_path, is_pa
 
 
 @given(at=st.integers(0, len(small_trace()) - 1), byte=st.integers(0, 255), is_packed=st.booleans())
-@settings(max_examples=300)
+@examples(100)
 def test_a_changed_byte_gives_a_result_or_a_clean_error(tmp_path_factory, at, byte, is_packed):
     content = bytearray(gzip.compress(small_trace()) if is_packed else small_trace())
     content[at % len(content)] = byte
@@ -153,7 +154,7 @@ def test_a_changed_byte_gives_a_result_or_a_clean_error(tmp_path_factory, at, by
 
 
 @given(content=st.binary(max_size=200) | st.text("[]{},:\"' \n\\phXtsdur0123.e-", max_size=80).map(str.encode))
-@settings(max_examples=300)
+@examples(100)
 def test_noise_gives_a_result_or_a_clean_error(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("law") / "t.json"
     path.write_bytes(content)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.units_data import chunks_of, cut_rows, datasets, groups, windows, write
 from tests.oracles.order_page import BLOCK_ROWS
+from tests.strategies import examples
 
 import stoker
 from stoker import Ragged
@@ -148,7 +149,7 @@ def is_possible(kind: str, folder: Path) -> bool:
     return kind != "weights" or any(row["weight"] for row in rows if row["keep"])
 
 
-@settings(max_examples=20)
+@examples(7)
 @given(
     drawn=datasets,
     kind=kinds,

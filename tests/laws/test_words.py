@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from stoker import Dataset, Field, FieldError, Loader
 from stoker.dataset.catalogue import Catalogue
@@ -44,7 +45,7 @@ def bucket(word: str | None, num_buckets: int, fill: int) -> int:
     return fill if word is None else xxhash.xxh3_64_intdigest(word.encode()) % num_buckets
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(
     data=st.data(),
     num_rows=st.sampled_from([1, 50, 700, 3_000]),

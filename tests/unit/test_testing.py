@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.errors import SourceError, SourceMissingError
-from stoker.storage.storage import Storage
+from stoker import SourceError, SourceMissingError, Storage
 from stoker.testing import FlakyStorage, MemoryStorage, SlowStorage, write_parquet
 
 

@@ -15,11 +15,10 @@ from tests.unit.loader.gather.test_assemble import window_of
 torch = pytest.importorskip("torch")
 
 import stoker
-from stoker.fields.spec import Ragged
+from stoker import Loader, Ragged
 from stoker.loader import buffers
 from stoker.loader.batches import DeliveryForm, Made
 from stoker.loader.gather import Part, assemble, side_by_side
-from stoker.loader.loader import Loader
 from stoker.torch import TorchLoader
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
 

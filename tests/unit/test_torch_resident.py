@@ -10,7 +10,7 @@ from tests.unit.test_torch_sharing import PromptStream
 torch = pytest.importorskip("torch")
 
 import stoker
-from stoker.fields.spec import Ragged
+from stoker import Ragged
 from stoker.torch import TorchLoader
 from stoker.torch.delivery import DeviceDelivery
 from stoker.torch.resident import ResidentRows

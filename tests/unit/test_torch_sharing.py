@@ -5,9 +5,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.test_sharing import write
+from tests.strategies import examples
 from tests.unit.cache.samples import SPEC, arrays_of, same
 from tests.unit.cache.test_runs import repeated
 
@@ -16,8 +17,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader
 
 import stoker
+from stoker import Deduplicated, Ragged
 from stoker.cache.tables import take_rows
-from stoker.fields.spec import Deduplicated, Ragged
 from stoker.torch import TorchDataset, TorchLoader
 from stoker.torch.copies import expand_ragged, expand_rows, expanded_totals
 from stoker.torch.delivery import DeviceDelivery
@@ -211,7 +212,7 @@ def test_workers_hand_over_shared_fields(tmp_path, num_workers, shared):
     check_same(found, expected)
 
 
-@settings(max_examples=30)
+@examples(10)
 @given(index=st.lists(st.integers(0, 5), max_size=20), seed=st.integers(0, 5))
 def test_expanded_tensors_are_expanded_arrays(index, seed):
     arrays = arrays_of(SPEC, 6, seed)

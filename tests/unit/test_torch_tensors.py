@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from stoker.fields.spec import Entry, Ragged, Spec
+from stoker import Entry, Ragged, Spec
 from stoker.loader.gather import Assembled
 from stoker.torch import to_nested
 from stoker.torch.tensors import as_tensor, as_tensors, cut, fields_of, torch_dtype
@@ -39,18 +41,17 @@ def assert_same(tensor, array) -> None:
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("num_samples", [0, 1, 5])
-def test_fields_of_a_record_tensor_equal_the_numpy_views(dtype, shape, num_samples):
-    spec = spec_of([("uint8", (3,)), (dtype, shape), ("float64", ()), ("bool", (2,))])
-    records = random_records(spec, num_samples)
-    views = Assembled(spec, num_samples, records, {}).views()
-    fields = fields_of(torch.from_numpy(records), spec)
-    assert list(fields) == list(views)
-    for name, view in views.items():
-        assert_same(fields[name], view)
-        assert_same(as_tensors(view), view)
+def test_fields_of_a_record_tensor_equal_the_numpy_views(dtype):
+    for shape, num_samples in product(SHAPES, [0, 1, 5]):
+        spec = spec_of([("uint8", (3,)), (dtype, shape), ("float64", ()), ("bool", (2,))])
+        records = random_records(spec, num_samples)
+        views = Assembled(spec, num_samples, records, {}).views()
+        fields = fields_of(torch.from_numpy(records), spec)
+        assert list(fields) == list(views)
+        for name, view in views.items():
+            assert_same(fields[name], view)
+            assert_same(as_tensors(view), view)
 
 
 @given(

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from stoker import Ragged, Spec
 from stoker._native import ChunkMap, WindowMemory, read_chunks
 from stoker.cache.folder import Files
 from stoker.cache.format import ChunkHeader, array_names, check_arrays, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
 from stoker.fields.offsets import offsets_of, ranges
-from stoker.fields.spec import Array, Arrays, Ragged, Spec, run_name
+from stoker.fields.spec import Array, Arrays, run_name
 from stoker.loader.window import Window, WindowLayout
 
 

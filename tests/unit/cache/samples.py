@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from stoker.fields.spec import Arrays, Entry, Ragged, Spec
+from stoker import Entry, Ragged, Spec
+from stoker.fields.spec import Arrays
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 DTYPES += ["float16", "float32", "float64"]

@@ -10,20 +10,20 @@ from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC
 
 import stoker
-from stoker.cache.builder import Builder, empty_arrays
-from stoker.cache.folder import Files
-from stoker.cache.store import Store
-from stoker.cache.threads import AdaptivePool
-from stoker.errors import (
+from stoker import (
     CacheError,
     CacheFullError,
     FieldError,
     FieldMismatchError,
+    Ragged,
     SourceChangedError,
     SourceError,
     TransformError,
 )
-from stoker.fields.spec import Ragged
+from stoker.cache.builder import Builder, empty_arrays
+from stoker.cache.folder import Files
+from stoker.cache.store import Store
+from stoker.cache.threads import AdaptivePool
 from stoker.loader.fill import warm
 from stoker.metrics.stages import Stages
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
@@ -361,9 +361,14 @@ class HeldFiles(Files):
 
 
 class Crowd:
-    """A transform that notes how many threads were in it at once."""
+    """A transform that notes how many threads were in it at once; each waits for a second one, as long as it is told.
 
-    def __init__(self):
+    Args:
+        patience_s: Where no second one may come, whoever can come in as well has so much time to.
+    """
+
+    def __init__(self, patience_s):
+        self.patience_s = patience_s
         self.now = self.most = 0
         self.mutex = threading.Lock()
         self.are_two = threading.Event()
@@ -374,14 +379,14 @@ class Crowd:
             self.most = max(self.most, self.now)
             if self.now > 1:
                 self.are_two.set()
-        self.are_two.wait(0.2)  # whoever can come in as well has time to
+        self.are_two.wait(self.patience_s)
         with self.mutex:
             self.now -= 1
         return {"x": table["id"].to_numpy()}
 
 
 def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_path):
-    files, crowd = HeldFiles(), Crowd()
+    files, crowd = HeldFiles(), Crowd(patience_s=0.05)
     catalogue = opened(
         lake((50,) * 5), transform=crowd, transform_version="1"
     )  # a file each, so that none is read with another
@@ -423,13 +428,13 @@ class Meeting:
 
 
 def test_as_many_fetch_as_there_are_threads_and_no_more_compute_than_may(tmp_path):
-    storage, crowd = Meeting(lake((50,) * 9), 8), Crowd()
+    storage, crowd = Meeting(lake((50,) * 9), 8), Crowd(patience_s=0)
     catalogue = opened(storage, transform=crowd, transform_version="1")
     with Store(tmp_path / "cache") as store:
         builder = Builder(catalogue, store, num_computing=2)
         builder.find_spec()
         chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
-        crowd.most, crowd.are_two = 0, threading.Event()
+        crowd.most, crowd.are_two, crowd.patience_s = 0, threading.Event(), 30
         storage.is_open = True
         threads = [threading.Thread(target=builder.build, args=(i,)) for i in chunks]
         for thread in threads:

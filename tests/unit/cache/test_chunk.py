@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from tests.strategies import examples
 from tests.unit.cache.chunk_files import about_of, header_of, opened, read_arrays, write_chunk
 from tests.unit.cache.samples import SPEC, arrays_of, entry, same_fields, specs
 
+from stoker import ChunkCorruptError, FieldError, Ragged, Spec
 from stoker.cache import tables
 from stoker.cache.format import PAGE_BYTES, check_arrays, list_names, read_lengths
 from stoker.cache.tables import make_strips
 from stoker.cache.write import describe_record
-from stoker.errors import ChunkCorruptError, FieldError
-from stoker.fields.spec import Ragged, Spec
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def path(tmp_path):
     return path
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(spec=specs(), num_samples=st.integers(0, 40), seed=st.integers(0, 5))
 def test_what_was_written_is_read_by_us_and_by_safetensors(spec, num_samples, seed):
     arrays = arrays_of(spec, num_samples, seed)
@@ -157,7 +157,7 @@ def test_a_chunk_with_its_lists_in_other_arrays_is_refused(tmp_path, monkeypatch
         header_of(tmp_path / "old")
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(spec=specs(), num_samples=st.integers(0, 40), piece_bytes=st.sampled_from([8, 40, 200, 1 << 20]))
 def test_strips_laid_in_any_pieces_are_the_same(spec, num_samples, piece_bytes):
     arrays = arrays_of(spec, num_samples)

@@ -3,8 +3,9 @@
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from stoker.cache.threads import Helpers, Permits, overlapped
 
@@ -18,7 +19,7 @@ def helpers():
     helpers.close()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(
     num=st.integers(0, 40),
     num_permits=st.integers(1, 4),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker import CacheError
 from stoker.cache.folder import Files, Folder
 from stoker.cache.locks import Locks
-from stoker.errors import CacheError
 
 
 @pytest.fixture

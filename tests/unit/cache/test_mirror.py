@@ -8,11 +8,9 @@ import pytest
 from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, entry, key, same_fields
 
-from stoker import Cache
+from stoker import Cache, CacheFullError, Spec
 from stoker.cache.mirror import Mirror
 from stoker.cache.store import Store
-from stoker.errors import CacheFullError
-from stoker.fields.spec import Spec
 from stoker.storage.local import LocalStorage
 
 N = 30

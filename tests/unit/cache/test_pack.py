@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache.samples import arrays_of, entry, specs
 
+from stoker import Field, Spec
 from stoker.cache.tables import record_packer
 from stoker.columns import Converter, Piece, Pieces, plan_spec, to_arrays
-from stoker.fields.spec import Field, Spec
 
 SOURCES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 from tests.unit.cache.chunk_files import write_chunk
 from tests.unit.cache.samples import arrays_of, same_fields, specs
 
+from stoker import Field, FieldError, Ragged, Spec
 from stoker.cache.tables import find_begins
 from stoker.columns import Converter, Pieces, in_pieces, joined, plan_spec, to_arrays
-from stoker.errors import FieldError
-from stoker.fields.spec import Field, Ragged, Spec
 
 
 def cut(field, rows):
@@ -36,7 +36,7 @@ def written(arrays, spec, num_samples):
         return path.read_bytes()
 
 
-@settings(max_examples=80)
+@examples(30)
 @given(
     spec=specs(),
     num_samples=st.integers(0, 60),

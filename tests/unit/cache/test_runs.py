@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 from tests.unit.cache.chunk_files import header_of, read_arrays, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 
+from stoker import Ragged, Spec
 from stoker.cache.format import PAGE_BYTES
 from stoker.cache.tables import find_begins, take_rows
 from stoker.columns import Piece, Pieces
-from stoker.fields.spec import Ragged, Spec
 
 
 @st.composite

@@ -14,10 +14,10 @@ from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.folder
 import stoker.cache.store
+from stoker import CacheError, CacheFullError, ChunkCorruptError
 from stoker.cache import admin, write
 from stoker.cache.folder import Files, _fallocate
 from stoker.cache.store import Store
-from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
 
 N = 20
 

@@ -11,11 +11,11 @@ from tests.strategies import write_files
 from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
+from stoker import FieldMismatchError, TransformError
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
 from stoker.cache.workers import TransformProcesses
-from stoker.errors import FieldMismatchError, TransformError
 from stoker.loader.fill import warm
 from stoker.testing import MemoryStorage
 

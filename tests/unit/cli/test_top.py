@@ -8,10 +8,10 @@ from rich.console import Console
 from tests.strategies import write_files
 
 import stoker
+from stoker import LoaderStats
 from stoker.cli import main
 from stoker.cli.top import screen
 from stoker.metrics.stages import StageTotal
-from stoker.metrics.stats import LoaderStats
 from stoker.metrics.status import figures
 
 STAGES = {

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cache.test_pack import packed
 
+from stoker import Field, FieldError
 from stoker._native import ExportedBatch
 from stoker.columns import BatchColumns, Converter, plan_spec
-from stoker.errors import FieldError
-from stoker.fields.spec import Field
 
 VALUES = {
     pa.int8(): [1, None, 3, 4],

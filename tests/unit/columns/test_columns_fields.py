@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stoker import Field, FieldError
 from stoker.columns import check_nulls, plan_spec, to_arrays
-from stoker.errors import FieldError
-from stoker.fields.spec import Field
 
 WHERE = "lake/a.parquet row groups 0-1"
 

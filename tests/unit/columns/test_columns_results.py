@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stoker import Field, FieldMismatchError, Ragged
 from stoker.columns import Converter, as_table, plan_spec, to_arrays
-from stoker.errors import FieldMismatchError
-from stoker.fields.spec import Field, Ragged
 
 WHERE = "lake/a.parquet row groups 0-1"
 

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stoker import Field, FieldError, Ragged
 from stoker.columns import plan_spec, plan_table, to_arrays
-from stoker.errors import FieldError
-from stoker.fields.spec import Field, Ragged
 
 WHERE = "lake/a.parquet row groups 0-1"
 

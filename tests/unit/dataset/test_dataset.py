@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.dataset.dataset import Dataset
+from stoker import Dataset, Field
 from stoker.dataset.description import transform_name
-from stoker.fields.spec import Field
 from stoker.testing import MemoryStorage, write_parquet
 
 

@@ -7,8 +7,8 @@ import re
 import pyarrow as pa
 import pytest
 
+from stoker import SourceError, SourceMissingError
 from stoker.dataset.listing import list_sources, partition_fields, partition_value, translate_glob
-from stoker.errors import SourceError, SourceMissingError
 from stoker.storage.urls import place_of
 from stoker.testing import MemoryStorage
 

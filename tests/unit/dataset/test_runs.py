@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker import FieldError
 from stoker.dataset.runs import RunRule, equals_before, num_distinct
-from stoker.errors import FieldError
 
 NAN = float("nan")
 

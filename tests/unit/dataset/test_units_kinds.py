@@ -7,8 +7,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from stoker import Entry, Spec
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, Weighted, parse_unit
-from stoker.fields.spec import Entry, Spec
 
 
 @pytest.mark.parametrize(

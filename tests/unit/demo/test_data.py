@@ -3,9 +3,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from stoker import SourceError
 from stoker.demo.data import CHECKED_COLUMN, checksum_of, find_data, make_data
 from stoker.demo.ranking import ID_CARDINALITIES, MAX_HISTORY, column_names, ranking_table
-from stoker.errors import SourceError
 
 
 @pytest.fixture(scope="module")

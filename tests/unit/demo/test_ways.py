@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.strategies import arrays_in
 
+from stoker import Ragged, SourceError
 from stoker.demo.data import make_data
 from stoker.demo.ranking import COUNTRIES
 from stoker.demo.run import digest_of
@@ -24,8 +25,6 @@ from stoker.demo.ways import (
     in_ram,
     take,
 )
-from stoker.errors import SourceError
-from stoker.fields.spec import Ragged
 from stoker.storage.find_storage import storage_for
 from stoker.testing import FlakyStorage
 

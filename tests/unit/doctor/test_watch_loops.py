@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 from tests.unit.doctor.watched_loops import Clock, PlannedLoader, WorkersLoader, names_of, watched_run
 
 WARMUP = 10
@@ -48,7 +49,7 @@ def advice_of(report):
     return " ".join(finding.advice for finding in report.findings)
 
 
-@settings(max_examples=20)
+@examples(7)
 @given(st.integers(0, 4), st.floats(0.001, 0.1), st.floats(0.002, 0.05), st.integers(0, 100))
 def test_gains_of_loaders_with_workers_are_right(num_workers, cost, step, seed):
     clock, jitter, steps = Clock(), jittered(seed, cost), jittered(seed + 1, step)

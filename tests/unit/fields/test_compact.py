@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stoker.fields.compact import STORAGE_DTYPES, Compact, MisfitError, Scaled, narrow, plan_compact, widen
-from stoker.fields.spec import Entry, Field, Spec
+from stoker import Entry, Field, Scaled, Spec
+from stoker.fields.compact import STORAGE_DTYPES, Compact, MisfitError, narrow, plan_compact, widen
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=9)
 INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.fields.spec import Entry, Field, Spec, parse_size
+from stoker import Entry, Field, Spec
+from stoker.fields.spec import parse_size
 
 DTYPES = ["bool", "int8", "uint16", "float16", "int32", "float32", "int64", "float64"]
 

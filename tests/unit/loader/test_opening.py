@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 import stoker.loader.window
 from stoker import Dataset, Loader
@@ -391,7 +392,7 @@ def test_memory_that_no_window_needs_any_more_goes_back(read_one):
 
 
 @given(sizes=st.lists(st.integers(1, 3 << 20), min_size=1, max_size=5), is_direct=st.booleans())
-@settings(max_examples=30, deadline=None)
+@examples(10)
 def test_what_is_read_is_what_is_mapped(tmp_path_factory, sizes, is_direct):
     folder, files = tmp_path_factory.mktemp("files"), []
     for i, size in enumerate(sizes):

@@ -1,7 +1,6 @@
 """Filling a cache counts each chunk once, when it is there."""
 
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Dataset
+from stoker import CacheFullError, Dataset
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
-from stoker.errors import CacheFullError
 from stoker.loader.fill import warm
 
 
@@ -75,7 +73,7 @@ def test_when_it_is_stopped_what_is_begun_is_finished_and_counted(opened):
 
 
 def test_threads_of_a_part_that_all_find_no_room_come_to_an_end():
-    tries, stop_event = Counter(), threading.Event()
+    tries, stop_event, tried_again = Counter(), threading.Event(), threading.Event()
 
     class Two:
         fingerprint, key = "", str
@@ -87,7 +85,7 @@ def test_threads_of_a_part_that_all_find_no_room_come_to_an_end():
             return [i]
 
     class Full:
-        """What it builds never fits, and nothing can be removed; the first try of chunk 1 takes longer."""
+        """What it builds never fits, nothing can be removed; the first try of chunk 1 ends behind two of chunk 0."""
 
         catalogue = Two()
         store = SimpleNamespace(
@@ -102,7 +100,10 @@ def test_threads_of_a_part_that_all_find_no_room_come_to_an_end():
             tries[i] += 1
             if tries.total() > 40:
                 stop_event.set()
-            time.sleep(0.075 if (i, tries[i]) == (1, 1) else 0.03)
+            if (i, tries[i]) == (0, 2):
+                tried_again.set()
+            elif (i, tries[i]) == (1, 1):
+                assert tried_again.wait(60)
             raise CacheFullError("no room", path=Path("cache"))
 
     with pytest.raises(CacheFullError):

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from stoker import LoaderStats
 from stoker.metrics.metrics import METRICS, stats_by_name
 from stoker.metrics.record import nvtx_ranges
 from stoker.metrics.stages import Stages, StageTotal
-from stoker.metrics.stats import LoaderStats
 
 STAGES = {
     "fetch": StageTotal(num_calls=4, busy_s=2.0, num_bytes=4096),

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from stoker import LoaderStats
 from stoker.metrics.stages import StageTotal
-from stoker.metrics.stats import LoaderStats
 
 
 def stats(**changes):

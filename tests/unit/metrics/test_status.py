@@ -12,9 +12,9 @@ import pytest
 from tests.strategies import write_files
 
 import stoker
+from stoker import LoaderStats
 from stoker.cli import main
 from stoker.metrics.stages import Stages
-from stoker.metrics.stats import LoaderStats
 from stoker.metrics.status import StatusFile, folder
 
 SECOND = 1_000_000_000

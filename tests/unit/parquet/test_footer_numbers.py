@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import _native
-from stoker.errors import SourceError
+from stoker import SourceError, _native
 from stoker.parquet.footer_numbers import read_numbers
 from stoker.parquet.footers import parse_footer, read_footer
 from stoker.parquet.schema import Layout

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker.errors import FieldError
+from stoker import FieldError
 from stoker.parquet.schema import Layout, align, choose_columns, fixed_width_bytes, flat_fields, flatten, restrict
 from stoker.parquet.unify import unify
 

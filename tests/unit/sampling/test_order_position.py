@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.strategies import NOTHING
 
-from stoker.errors import ResumeError
+from stoker import ResumeError
 from stoker.sampling import Position, Steps
 from stoker.sampling.position import to_json
 

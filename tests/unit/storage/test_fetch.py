@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.dataset.dataset import Dataset
-from stoker.errors import SourceChangedError, SourceError
+from stoker import Dataset, SourceChangedError, SourceError
 from stoker.storage.each import for_each
 from stoker.storage.fetch import (
     ByteRange,

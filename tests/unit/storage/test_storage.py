@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper, HadoopFileSystem
 
-from stoker.errors import SourceError, SourceMissingError
+from stoker import SourceError, SourceMissingError
 from stoker.storage import local as local_module
 from stoker.storage.clients import checked_options, client_of
 from stoker.storage.failures import StoreError, is_transient, translated

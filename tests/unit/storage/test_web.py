@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stoker.errors import SourceError
+from stoker import SourceError
 from stoker.storage import find_storage
 from stoker.storage.find_storage import FsspecStorage, storage_for
 from stoker.storage.retry import NUM_TRIES, RetryingStorage

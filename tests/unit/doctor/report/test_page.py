@@ -5,8 +5,9 @@ import html
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 from tests.unit.doctor.numbers_made import GPU, any_numbers, fed, shared, starved, without_step
 from tests.unit.doctor.report.pages import Page
 
@@ -31,7 +32,7 @@ def assert_alone(page: Page) -> None:
     assert all(label.strip() for tag, name, label in page.attributes if name == "aria-label")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15)
 @given(any_numbers())
 def test_a_page_of_any_measurements_is_whole_and_alone(numbers):
     assert_alone(Page(report_html(DoctorResult(numbers))))

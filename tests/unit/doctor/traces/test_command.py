@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit.doctor.traces.made import Made, rank_of
 
+from stoker import StokerError
 from stoker.cli import main
 from stoker.doctor.traces import read_trace
-from stoker.errors import StokerError
 
 
 @pytest.fixture

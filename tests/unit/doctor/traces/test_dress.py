@@ -8,9 +8,9 @@ import json
 import pytest
 from tests.unit.doctor.traces.made import Made
 
+from stoker import StokerError
 from stoker.doctor.traces import NAMES, analyse, as_json, read_trace
 from stoker.doctor.traces.names import EventKind, Is, event_kind
-from stoker.errors import StokerError
 
 ANSWER = {
     "wall": 1000,

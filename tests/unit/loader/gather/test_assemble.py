@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.strategies import check_samples, sample_table
 from tests.unit.cache.chunk_files import window_of_files, write_chunk
 
+from stoker import Ragged
 from stoker.columns import plan_spec, to_arrays
-from stoker.fields.spec import Ragged
 from stoker.loader.buffers import BufferPool
 from stoker.loader.gather import Part, assemble, side_by_side
 from stoker.sampling.epoch import Order

@@ -10,8 +10,8 @@ from tests.unit.cache.chunk_files import window_of_files, write_chunk
 from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 from tests.unit.cache.test_runs import repeated
 
+from stoker import Deduplicated, Spec
 from stoker.cache.tables import take_rows
-from stoker.fields.spec import Deduplicated, Spec
 from stoker.loader.buffers import BufferPool
 from stoker.loader.gather import Part, assemble
 

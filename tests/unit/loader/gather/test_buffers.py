@@ -3,8 +3,9 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from stoker.loader import buffers
 from stoker.loader.buffers import BufferPool, plain_buffer
@@ -86,7 +87,7 @@ _steps = st.lists(
 
 
 @given(steps=_steps)
-@settings(max_examples=200, deadline=None)
+@examples(65)
 def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
     with pytest.MonkeyPatch.context() as patch:
         set_blocks(patch, 4096)

@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles.gather import Chunk, in_memory, laid_out, lists_of, spec_of, taken, window_of
+from tests.strategies import examples
 
+from stoker import Spec
 from stoker._native import Rows, TableLayout, WindowChunks, distinct, expand
 from stoker.fields.offsets import offsets_of
-from stoker.fields.spec import Spec
 
 WIDTHS = [1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 100, 192, 640, 4160]
 KINDS = [("u1", ()), ("u2", (3,)), ("f4", (2, 3)), ("i8", ()), ("S3", ())]
@@ -48,7 +49,7 @@ def parts_of(table, slot, row, num_parts):
     shift=st.sampled_from([0, 8]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=120, deadline=None)
+@examples(40)
 def test_records_of_any_width_go_to_their_places(width, num, num_parts, is_placed, before, behind, shift, seed):
     rng = np.random.default_rng(seed)
     num = min(num, 3 << 20) if width < 1000 else min(num, 700)  # some are written past the caches
@@ -81,7 +82,7 @@ def test_records_of_any_width_go_to_their_places(width, num, num_parts, is_place
     shift=st.sampled_from([0, 0, 1]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=40, deadline=None)
+@examples(15)
 def test_lists_of_any_length_come_out_whole(kinds, usual, longest, width, num, num_parts, is_placed, shift, seed):
     """From 1 MiB on they are written past the caches by way of stages, which a long list does not fit in."""
     rng = np.random.default_rng(seed)
@@ -176,7 +177,7 @@ def test_lists_of_lists_come_out_whole(lengths, num, is_placed, seed):
     mix=st.sampled_from([(0, 300), (0, 1_200), (500, 1_200), (510, 514), (0, 30_000), (4_000, 4_200)]),
     shift=st.sampled_from([0, 8]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(15)
 def test_lists_of_any_length_are_copied_whole(seed, value_bytes, mix, shift):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(*mix, 500, endpoint=True) // value_bytes
