@@ -65,9 +65,7 @@ def test_a_trip_names_what_is_called_on_the_way():
     assert found["making a loader, stacked, nothing cached"] > making
 
 
-def test_nothing_in_this_repository_is_there_for_tests_alone():
-    assert House(REPOSITORY).only_for_tests == []
-
-
-def test_a_class_name_means_one_thing():
-    assert not House(REPOSITORY).twice["classes"]
+def test_nothing_in_this_repository_is_there_for_tests_alone_and_a_class_name_means_one_thing():
+    house = House(REPOSITORY)
+    assert house.only_for_tests == []
+    assert not house.twice["classes"]

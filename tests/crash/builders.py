@@ -10,9 +10,9 @@ import numpy as np
 from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
+from stoker import Ragged
 from stoker.cache.builder import Builder
 from stoker.cache.store import Store
-from stoker.fields.spec import Ragged
 
 _MARKS = "STOKER_TEST_MARKS"
 

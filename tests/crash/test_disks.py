@@ -13,9 +13,9 @@ from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker
+from stoker import CacheError, CacheFullError
 from stoker.cache import admin
 from stoker.cache.store import Store
-from stoker.errors import CacheError, CacheFullError
 
 N = 3000
 

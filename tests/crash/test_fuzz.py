@@ -39,10 +39,10 @@ from tests.unit.cache.chunk_files import read_arrays, write_chunk
 from xxhash import xxh3_64_hexdigest
 
 import stoker
+from stoker import Spec
 from stoker.cache import admin
 from stoker.cache.store import Store
 from stoker.doctor.traces import read_trace
-from stoker.fields.spec import Spec
 from stoker.testing import MemoryStorage, example_table
 
 SOURCES = str(Path(stoker.__file__).parent)

@@ -89,16 +89,18 @@ def run_until(
 
 
 @pytest.mark.parametrize(
-    ("transform_in", "num_stops"),
-    [("processes", 1), *(pytest.param(where, 8, marks=pytest.mark.slow) for where in ("threads", "processes"))],
+    ("transform_in", "num_stops", "most_ranks"),
+    [("processes", 1, 2), *(pytest.param(where, 8, 4, marks=pytest.mark.slow) for where in ("threads", "processes"))],
 )
-def test_ranks_that_are_terminated_at_any_step_go_on_with_the_same_batches(tmp_path, transform_in, num_stops):
+def test_ranks_that_are_terminated_at_any_step_go_on_with_the_same_batches(
+    tmp_path, transform_in, num_stops, most_ranks
+):
     write_files(tmp_path / "data", [150, 0, 200, 101], row_group_size=25)
     draws = random.Random(f"{transform_in} {num_stops}")
     with stoker.Loader(preempted_rank.data(tmp_path), **preempted_rank.OPTIONS) as loader:
         uncut = [batch["id"].tolist() for batch in loader]
     seen: list[list[int]] = []
-    num_ranks, run = 4, 0
+    num_ranks, run = most_ranks, 0
     while True:
         left = len(uncut) - len(seen)
         stop_at = draws.randint(1, max(1, left // 2)) if run < num_stops and left > 2 else None
@@ -108,6 +110,6 @@ def test_ranks_that_are_terminated_at_any_step_go_on_with_the_same_batches(tmp_p
         assert list((tmp_path / "cache" / "tmp").iterdir()) + list((tmp_path / "status").glob("*")) == []
         if code == 0:
             break
-        num_ranks, run = draws.randint(1, 4), run + 1
+        num_ranks, run = draws.randint(1, most_ranks), run + 1
     assert seen == uncut
     assert run >= min(num_stops, 1)

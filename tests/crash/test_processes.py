@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import random
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -12,14 +11,12 @@ from pathlib import Path
 
 import pytest
 from tests.crash.builders import fill, fill_and_report, fill_for_ever, train_for_ever
+from tests.processes import SERVED
 from tests.strategies import write_files
 
 from stoker.cache import admin
 from stoker.cache.store import Store
 
-# Processes of a server that has imported everything start in a tenth of the time.
-SERVED = multiprocessing.get_context("forkserver")
-SERVED.set_forkserver_preload(["tests.crash.builders"])
 SIZES = [100, 257, 64, 300]
 
 

@@ -99,11 +99,6 @@ def test_help_of_every_command_has_examples_that_parse(run, command):
     assert f"stoker {command}" in out.split("examples:")[1]
 
 
-def test_version_is_printed(run):
-    code, out, _ = run("--version")
-    assert (code, out.split()[0]) == (0, "stoker")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

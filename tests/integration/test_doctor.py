@@ -15,7 +15,7 @@ from stoker import Dataset, Loader, StokerError
 from stoker.cli import main
 from stoker.cli.arguments import OK, WRONG_USAGE
 from stoker.doctor.examine import examine
-from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, TENSORS, THREADS
+from stoker.doctor.results import ARROW, RAM, SHARED, SOURCE, TENSORS, THREADS
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, StepError, TimedStep
 from stoker.testing import FlakyStorage
@@ -73,14 +73,6 @@ def test_what_the_budget_has_no_time_for_is_said_to_be_not_measured(tmp_path):
     assert "Not measured, for no time was left" in said
     assert "8 threads" in said
     assert not [fix for fix in found.fixes if fix.key == THREADS]
-
-
-@looked_at_again
-def test_a_slow_step_is_told_that_there_is_nothing_to_gain(tmp_path):
-    dataset = Dataset(planted.local(tmp_path, num_chunks=4))
-    found = examine(dataset, settings(step=TimedStep(0.1), batch_size=256, scratch=tmp_path / "scratch"))
-    assert found.stages == (MODEL,)
-    assert found.fixes == ()
 
 
 @looked_at_again

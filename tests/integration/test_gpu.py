@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker.fields.spec import Deduplicated, Ragged
+from stoker import Deduplicated, Ragged
 from stoker.torch import TorchDataset, TorchLoader
 from stoker.torch.cuda import CudaStream
 

@@ -125,14 +125,15 @@ def test_a_file_that_is_removed_in_mid_epoch_is_a_missing_source(tmp_path):
     assert ids_of(seen) in (list(range(num_before)), list(range(num_before + 50)))
 
 
-def test_a_file_that_changes_in_mid_epoch_is_a_changed_source(folder):
+def test_a_file_that_changes_in_mid_epoch_is_a_changed_source(tmp_path):
+    folder = write_files(tmp_path / "data", [200] * 20, row_group_size=50)  # more than is built ahead
     with stoker.Loader(dataset_of(folder), batch_size=50, window=1, prefetch=1, num_threads=1) as loader:
         iterator = iter(loader)
         next(iterator)
-        path = folder / "part-00002.parquet"
+        path = folder / "part-00019.parquet"
         pq.write_table(sample_table(200, first=5000), path, row_group_size=50)
         os.utime(path, ns=(1, 1))
-        with pytest.raises(stoker.SourceChangedError, match=r"part-00002\.parquet"):
+        with pytest.raises(stoker.SourceChangedError, match=r"part-00019\.parquet"):
             list(iterator)
 
 
@@ -179,6 +180,13 @@ def test_batches_made_together_with_one_that_fails_come_before_the_error(folder,
 
 def stoker_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker")]
+
+
+def wait_until(is_so) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def assert_threads_end() -> None:
@@ -306,7 +314,7 @@ def test_close_frees_a_loop_that_waits_for_a_batch():
     assert storage.is_reading.wait(timeout=60)
     closing = threading.Thread(target=loader.close)
     closing.start()
-    loop.join(timeout=1)  # it may have to wait for its own run's close
+    wait_until(lambda: not any(name.startswith("stoker-batch") for name in stoker_threads()))  # it is being closed
     storage.let_go.set()
     loop.join(timeout=60)
     closing.join(timeout=60)
@@ -364,8 +372,9 @@ def test_letting_an_iterator_go_waits_for_nothing_and_the_next_epoch_has_all_its
 
     with stoker.Loader(dataset_of(folder), batch_size=10, augment=augment, prefetch=2, num_threads=1) as loader:
         batches = iter(loader)
-        while not is_held.wait(0.01):
+        for _ in range(10):
             next(batches)
+        assert is_held.wait(PATIENCE_S)
         del batches
         assert "stoker-close" in stoker_threads()
         goes_on.set()
@@ -699,17 +708,14 @@ def test_a_batch_does_not_wait_for_augment_of_the_batches_made_with_it(folder):
 
     def augment(batch, rng):
         step = int(batch["id"][0]) // 10
-        if step >= num_ahead and not handed[step - 1].wait(20):
+        if step >= num_ahead and not handed[step - 1].wait(PATIENCE_S):
             raise TimeoutError(f"step {step - 1} was not handed over before step {step} was made")
         return batch
 
     with stoker.Loader(dataset_of(folder), batch_size=10, augment=augment, num_threads=1, prefetch=16) as loader:
         batches = iter(loader)
         next(batches)
-        deadline = time.monotonic() + 20
-        while loader.stats().num_ready < num_ahead - 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: loader.stats().num_ready >= num_ahead - 1)
         handed[0].set()
         for event, _ in zip(handed[1:], batches, strict=True):
             event.set()

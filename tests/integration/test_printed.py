@@ -1,8 +1,6 @@
 """What is printed is for people: few lines, aligned, with units; and data that is not Parquet is told the way out."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
+from stoker.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +69,10 @@ def test_a_printed_spec_has_a_line_a_field(folder):
         assert str(loader.spec) == "id: int64\nx: float64"
 
 
-def test_the_version_is_that_of_the_command():
+def test_the_version_is_that_of_the_command(capsys):
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", stoker.__version__)
-    command = [sys.executable, "-m", "stoker.cli", "--version"]
-    assert subprocess.check_output(command, text=True).strip() == f"stoker {stoker.__version__}"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"stoker {stoker.__version__}"
 
 
 # ---------------------------------------------------------------------- what is not Parquet
@@ -129,8 +128,6 @@ def test_an_empty_folder_is_called_empty(tmp_path):
     ],
 )
 def test_unknown_options_point_to_the_help_of_their_command(arguments, words, capsys):
-    from stoker.cli import main
-
     assert main(arguments.split()) == 2
     told = capsys.readouterr().err
     assert re.search(words, told, re.DOTALL), told

@@ -1,4 +1,4 @@
-"""Ranks as real processes, started by torchrun, killed in mid-epoch, and started again in another number."""
+"""Ranks as real processes, killed in mid-epoch, and started again in another number."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.processes import ends_of
 from tests.strategies import write_files
 
 torch = pytest.importorskip("torch")
+from tests.integration.train_ranks import train_one
 
 pytestmark = [
     pytest.mark.torch,
@@ -26,17 +28,23 @@ NUM_SAMPLES = 451  # no multiple of anything
 SAVE_AT, KILL_AFTER = 3, 5
 
 
-def torchrun(folder: Path, run: str, num_ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+def torchrun(num_ranks: int, *words: str) -> set[int]:
+    """Let torchrun start the ranks; return how it ended."""
     command = [
         sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "--standalone",
-        "--local-addr=127.0.0.1", str(SCRIPT), str(folder), run, *arguments,
+        "--local-addr=127.0.0.1", str(SCRIPT), *words,
     ]  # fmt: skip
     environ = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    return {subprocess.run(command, env=environ, timeout=200, check=False).returncode}
+
+
+def served(num_ranks: int, *words: str) -> set[int | None]:
+    """Start the ranks as processes of this one; return how they ended."""
+    return ends_of(train_one, num_ranks, *words)
 
 
 def steps_of(folder: Path, run: str, num_ranks: int) -> list[list[list[int]]]:
@@ -46,16 +54,13 @@ def steps_of(folder: Path, run: str, num_ranks: int) -> list[list[list[int]]]:
     return [list(step) for step in zip(*by_rank, strict=True)]
 
 
-def killed_and_restarted(folder: Path, ranks: tuple[int, int], *arguments: str) -> tuple[list[int], list[int]]:
+def killed_and_restarted(start, folder: Path, ranks: tuple[int, int], *words: str) -> tuple[list[int], list[int]]:
     """Return what each step that counts had, and what those had that were done behind the checkpoint and lost."""
     before, after = ranks
-    killing = ["--save-at", str(SAVE_AT), "--kill-after", str(KILL_AFTER)]
-    killed = torchrun(folder, "first", before, *arguments, *killing)
-    assert killed.returncode != 0
+    assert 0 not in start(before, str(folder), "first", f"--save-at={SAVE_AT}", f"--kill-after={KILL_AFTER}", *words)
     first = steps_of(folder, "first", before)
-    assert len(first) == KILL_AFTER, killed.stderr
-    restarted = torchrun(folder, "second", after, *arguments)
-    assert restarted.returncode == 0, restarted.stderr
+    assert len(first) == KILL_AFTER
+    assert start(after, str(folder), "second", *words) == {0}
     second = steps_of(folder, "second", after)
     flat = itertools.chain.from_iterable
     # What was done behind the checkpoint is done again, in the same order.
@@ -65,11 +70,11 @@ def killed_and_restarted(folder: Path, ranks: tuple[int, int], *arguments: str) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_workers", "ranks"),
+    ("start", "kind", "num_workers", "ranks"),
     [
-        ("loader", 0, (2, 1)),
+        (served, "loader", 0, (2, 1)),
         *(
-            pytest.param(kind, num_workers, ranks, marks=pytest.mark.slow)
+            pytest.param(torchrun, kind, num_workers, ranks, marks=pytest.mark.slow)
             for kind, num_workers, ranks in (
                 ("loader", 0, (4, 3)),
                 ("plain", 1, (2, 1)),
@@ -81,11 +86,11 @@ def killed_and_restarted(folder: Path, ranks: tuple[int, int], *arguments: str) 
         ),
     ],
 )
-def test_killed_and_restarted_with_other_ranks_each_sample_is_seen_once(tmp_path, kind, num_workers, ranks):
+def test_killed_and_restarted_with_other_ranks_each_sample_is_seen_once(tmp_path, start, kind, num_workers, ranks):
     if kind == "stateful":
         pytest.importorskip("torchdata")
     write_files(tmp_path / "data", [150, 0, 200, 101], row_group_size=50)
-    kept, again = killed_and_restarted(tmp_path, ranks, "--kind", kind, "--num-workers", str(num_workers))
+    kept, again = killed_and_restarted(start, tmp_path, ranks, f"--kind={kind}", f"--num-workers={num_workers}")
     assert len(kept + again) == NUM_SAMPLES
     assert sorted(kept + again) == list(range(NUM_SAMPLES))
 
@@ -99,6 +104,6 @@ def test_groups_stay_whole_over_a_kill_and_a_restart_with_more_ranks(tmp_path):
         query = pc.divide(table["id"], 4)
         groups += [list(run) for _, run in itertools.groupby(table["id"].to_pylist(), key=lambda i: i // 4)]
         pq.write_table(table.append_column("query", query), file, row_group_size=50)
-    kept, again = killed_and_restarted(tmp_path, (2, 3), "--group-by", "query")
+    kept, again = killed_and_restarted(torchrun, tmp_path, (2, 3), "--group-by=query")
     assert sorted(kept + again) == groups
     assert kept + again != groups

@@ -14,7 +14,7 @@ WAYS = {contestant.key: contestant for contestant in contestants.CONTESTANTS}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("rivals") / "data", num_rows=4_000)
+    return make_data(tmp_path_factory.mktemp("rivals") / "data", num_rows=1_500)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_way_that_needs_nothing_else_delivers_every_row(key, data, tmp_path):
     truth = outcome.Truth(num_rows=data.num_rows, checksum=data.checksum)
     got = outcome.measure(WAYS[key], Path(sys.executable), truth, arguments=arguments)
     assert got.error == ""
-    assert (got.num_rows, got.has_lost_rows, got.is_cut) == (4_000, False, False)
+    assert (got.num_rows, got.has_lost_rows, got.is_cut) == (1_500, False, False)
     assert len(got.missing) == (4 if key == "stoker_scalars" else 0)
 
 

@@ -20,8 +20,7 @@ for _module in ("moto", "flask", "flask_cors"):
 from tests.integration.s3_server import S3Server, refusal
 from tests.strategies import check_samples, sample_table, write_files
 
-from stoker import Dataset, Loader
-from stoker.errors import SourceChangedError, SourceError, SourceMissingError
+from stoker import Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
 from stoker.storage.clients import checked_options, client_of
 from stoker.storage.find_storage import storage_for
 from stoker.storage.retry import NUM_TRIES, RetryingStorage

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.fields.spec import Ragged
+from stoker import Ragged
 
 LENGTH = 12
 

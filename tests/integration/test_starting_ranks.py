@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import ends_of
 from tests.strategies import write_files
 
 torch = pytest.importorskip("torch")
+from tests.integration.start_ranks import with_torch
 
 pytestmark = [
     pytest.mark.torch,
@@ -80,13 +82,17 @@ def folder(tmp_path):
     return tmp_path
 
 
-QUICK = ["--kinds", "Loader", "TorchLoader", "DataLoader", "DataLoader, forked worker"]
-kinds = pytest.mark.parametrize("kinds", [QUICK, pytest.param([], marks=pytest.mark.slow)], ids=["quick", "all"])
+QUICK = ("Loader", "TorchLoader", "DataLoader", "DataLoader, forked worker")
 
 
-@kinds
-def test_spawned_ranks_that_meet_before_or_after_their_loaders_are_made(folder, kinds):
-    ended(run(str(SCRIPT), "spawn", str(folder), *kinds))
+def test_ranks_that_meet_before_or_after_their_loaders_are_made(folder):
+    assert ends_of(with_torch, NUM_RANKS, folder, QUICK) == {0}
+    check_brought_together(folder)
+
+
+@pytest.mark.slow
+def test_spawned_ranks_that_meet_before_or_after_their_loaders_are_made(folder):
+    ended(run(str(SCRIPT), "spawn", str(folder)))
     check_brought_together(folder)
 
 
@@ -99,9 +105,9 @@ def test_ranks_that_were_given_a_data_loader_count_their_epochs_each_for_itself(
         assert found["sent, epoch 0"] != found["sent, epoch 1"]
 
 
-@kinds
+@pytest.mark.parametrize("kinds", [QUICK, pytest.param((), marks=pytest.mark.slow)], ids=["quick", "all"])
 def test_ranks_of_torchrun(folder, kinds):
-    ended(run(*TORCHRUN, str(SCRIPT), "torchrun", str(folder), *kinds))
+    ended(run(*TORCHRUN, str(SCRIPT), "torchrun", str(folder), *(["--kinds", *kinds] if kinds else [])))
     found = found_in(folder)
     # What was used before the process group was made took its share from torchrun's variables, which are right.
     check_each_row_once(found)

@@ -1,4 +1,4 @@
-"""One rank of a training run, for test_ranks.py: started by torchrun, it trains, saves, and may be killed."""
+"""One rank of a training run, for test_ranks.py: however it is started, it trains, saves, may be killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import pairwise
@@ -43,7 +44,7 @@ def feed(
 
 def train(given: argparse.Namespace) -> None:
     """Train one epoch with DDP from where the checkpoint says; write down the ids of every step."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60), **given.meeting)
     rank = dist.get_rank()
     options = {"shuffle": True, "seed": 11, "window": 2, "cache": given.folder / "cache", "num_threads": 1}
     batches, state_after, load = feed(given, options | {"batch_size": 16})
@@ -81,7 +82,8 @@ def train(given: argparse.Namespace) -> None:
     os._exit(0)
 
 
-if __name__ == "__main__":
+def arguments(*words: str, **meeting: Any) -> argparse.Namespace:
+    """Return what the words of a command line ask of a rank, and how it meets the others, if torchrun does not say."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("run")
@@ -90,4 +92,16 @@ if __name__ == "__main__":
     parser.add_argument("--save-at", type=int)
     parser.add_argument("--kill-after", type=int)
     parser.add_argument("--group-by")
-    train(parser.parse_args())
+    parser.set_defaults(meeting=meeting)
+    return parser.parse_args(words)
+
+
+def train_one(rank: int, num_ranks: int, *words: str) -> None:
+    """Train as one rank of several that a test starts."""
+    torch.set_num_threads(1)
+    folder, run, *_ = words
+    train(arguments(*words, init_method=f"file://{folder}/meeting-{run}", rank=rank, world_size=num_ranks))
+
+
+if __name__ == "__main__":
+    train(arguments(*sys.argv[1:]))

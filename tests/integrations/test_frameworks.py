@@ -103,11 +103,6 @@ def check(place: Path, framework: str, world_size: int) -> None:
         assert names == found[rank].keys()
 
 
-def test_a_loop_of_ones_own_has_each_row_once_and_goes_on_in_mid_epoch(place):
-    pytest.importorskip("torchdata")
-    check(place, "plain", 1)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from stoker import Entry, Ragged, Spec
 from stoker._native import ChunkMap, TableLayout, WindowChunks
 from stoker.cache.tables import make_strips
 from stoker.fields.offsets import offsets_of
-from stoker.fields.spec import Entry, Ragged, Spec
 
 
 @dataclass
