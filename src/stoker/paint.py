@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal, TextIO, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -43,18 +44,29 @@ class PrintingConsole(Console):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Raise, as a stream does: a reader that has gone is no failure, and rich would exit with 1.
+        """Print nowhere from now on, since the reader has gone (`| head`): what was found still decides the exit code.
 
-        It does for one of messages: they are of work that is not done yet, which ends there.
+        Where that was the reader of messages, exit with 1: they are of work that is not done yet, which ends there.
         """
         if self.file is sys.stderr:
             super().on_broken_pipe()
-        raise BrokenPipeError
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def print_json(content: Mapping[str, object]) -> None:
     """Print one JSON object on stdout, indented, never coloured or folded."""
-    sys.stdout.write(without_secrets(json.dumps(content, indent=2)).replace("\x7f", "\\u007f") + "\n")
+    print_lines([without_secrets(json.dumps(content, indent=2)).replace("\x7f", "\\u007f")])
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout as they are, however many and however long."""
+    console = make_console()
+    try:
+        console.file.writelines(f"{line}\n" for line in lines)
+        console.file.flush()
+    except BrokenPipeError:
+        console.on_broken_pipe()
 
 
 def table(

@@ -156,11 +156,19 @@ def test_a_failure_is_exit_code_1_and_one_line_that_says_why(run, data, argument
     assert not Path("nowhere").exists()
 
 
-@pytest.mark.parametrize("command", ["explain data --step 0 --batch-size 600", "inspect data"])
-def test_a_reader_that_has_gone_is_no_error(data, command):
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("explain data --step 0 --batch-size 600", 0),
+        ("inspect data", 0),
+        ("ready data --cache empty --batch-size 4 --steps 1", 1),
+        ("ready data --cache empty --batch-size 4 --steps 1 --json", 1),
+    ],
+)
+def test_a_reader_that_has_gone_is_no_error_and_changes_no_code(data, command, code):
     process = shell(*command.split(), stdin=subprocess.DEVNULL)
     process.stdout.close()
-    assert process.wait() == 0
+    assert process.wait() == code
     assert process.stderr.read() == ""
     process.stderr.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -50,24 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         if options.version:
-            sys.stdout.write(f"stoker {__version__}\n")
+            make_console().print(f"stoker {__version__}")
             return OK
         if not hasattr(options, "run"):
             parser.print_help(sys.stderr)
             return WRONG_USAGE
         with ending_in_order():
-            code = int(options.run(options, make_console()))
-        sys.stdout.flush()  # a reader that has gone shows here, not at exit, where nobody can catch it
-        return code
+            return int(options.run(options, make_console()))
     except SystemExit as leaving:  # argparse has said what is wrong, or printed its help
         return leaving.code if isinstance(leaving.code, int) else WRONG_USAGE
     except KeyboardInterrupt:
         errors.print("interrupted", style="yellow")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is wrong, and nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
     except (StokerError, OSError) as error:
         _print_error(errors, error)
         return FAILED

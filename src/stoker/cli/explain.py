@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from stoker.cli.arguments import OK, Commands, add_command, add_order, at_least_0, folder, option
 from stoker.cli.target import add_target, add_units, counting, planned
 from stoker.errors import printable
-from stoker.paint import print_json, print_line
+from stoker.paint import print_json, print_line, print_lines
 from stoker.words import count_text
 
 if TYPE_CHECKING:
@@ -74,9 +73,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         print_line(console, str(found))
         print_line(console, "--json or a pipe has every sample", "dim")
     else:
-        sys.stdout.writelines(
-            "\t".join(printable(cell, is_line=True) for cell in row) + "\n" for row in _rows(found, known)
-        )
+        print_lines("\t".join(printable(cell, is_line=True) for cell in row) for row in _rows(found, known))
     return OK
 
 
