@@ -16,6 +16,7 @@ from stoker.cli import main
 from stoker.cli.arguments import OK, WRONG_USAGE
 from stoker.doctor.examine import examine
 from stoker.doctor.results import ARROW, RAM, SHARED, SOURCE, TENSORS, THREADS
+from stoker.doctor.runs import at_work
 from stoker.doctor.settings import DoctorSettings
 from stoker.doctor.step import FunctionStep, StepError, TimedStep
 from stoker.testing import FlakyStorage
@@ -95,6 +96,7 @@ def test_a_cache_that_holds_everything_makes_today_the_warm_path(tmp_path):
     assert found.numbers.today == TENSORS
     assert found.stages[0] == "open"
     assert "disk" in found.sentence
+    assert ARROW not in [fix.key for fix in found.fixes]  # as many bytes from the same disk
     assert sorted(path.name for path in (tmp_path / "cache").rglob("*")) == before
 
 
@@ -113,6 +115,20 @@ def test_a_step_that_keeps_the_cores_busy_is_judged_by_what_it_eats_beside_a_loa
     assert numbers.path(RAM).cores_used > 0.1
     fed = [path for path in numbers.paths if found.is_comparable(path) and path.key not in (RAM, SHARED)]
     assert all(path.rate_s <= found.demand_s for path in fed)
+
+
+def test_what_a_loader_that_works_beside_a_step_raises_is_raised_there(tmp_path):
+    def fails(batch, rng):
+        raise ArithmeticError("no more")
+
+    def step_for_ever():
+        dataset = Dataset(planted.local(tmp_path, num_chunks=1))
+        with at_work(Loader(dataset, batch_size=64, augment=fails)) as want:
+            while True:
+                want()
+
+    with pytest.raises(ArithmeticError, match="no more"):
+        step_for_ever()
 
 
 UNGUARDED = """

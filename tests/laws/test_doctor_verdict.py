@@ -63,11 +63,14 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         if today.stall < 1:
             own_s = today.samples_s / (1 - today.stall)
             assert verdict.demand_s <= max(own_s, *(p.rate_s for p in seen), own_s)
-        assert sum(seconds for *_, seconds in verdict.step_parts) == pytest.approx(today.batch_size / today.rate_s)
-        assert all(seconds >= 0 for *_, seconds in verdict.step_parts)
+        for one in (today, *(fix for fix in verdict.fixes if verdict.is_comparable(fix))):
+            parts = verdict.parts_of(one)
+            assert sum(seconds for *_, seconds in parts) == pytest.approx(today.batch_size / one.rate_s)
+            assert all(seconds >= 0 for *_, seconds in parts)
+            assert parts[0] == verdict.parts_of(today)[0]  # the step takes as long on all of them
     else:
         assert verdict.busy is None
-        assert verdict.step_parts == ()
+        assert verdict.parts_of(today) == ()
         assert verdict.kind == "open"
     for fix in verdict.fixes:
         busy = verdict.busy_of(fix)
@@ -205,7 +208,7 @@ def test_a_step_that_shares_cores_with_the_loader_is_judged_by_what_it_eats_besi
     assert verdict.kind == "fed"
     assert verdict.demand_s == 650_000
     assert any("share processors" in note for note in verdict.notes)
-    step, taken, *_ = verdict.step_parts
+    step, taken, *_ = verdict.parts_of(verdict.today)
     assert step[2] == pytest.approx(BATCH / 1_000_000)
     assert taken[0] == SHARED
     assert taken[2] == pytest.approx(BATCH / 650_000 - BATCH / 1_000_000)

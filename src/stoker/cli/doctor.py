@@ -126,7 +126,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
     """Compare ranks and print."""
-    from stoker.doctor.ranks import compare_ranks
+    from stoker.doctor.verdict import compare_ranks
 
     results = []
     for name in options.ranks:

@@ -54,7 +54,7 @@ from stoker.demo.ways import (
     batches_in_ram,
     in_ram,
 )
-from stoker.doctor.gpu import has_cuda
+from stoker.doctor.machine import has_cuda
 from stoker.doctor.page import check_report, write_page
 from stoker.fields.spec import Arrays, Ragged
 from stoker.host.machine import free_memory_bytes, machine, num_cores, versions

@@ -8,6 +8,7 @@ The budget holds: a path that would not come to anything in the time that is lef
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import statistics
 import tempfile
@@ -24,11 +25,9 @@ import numpy as np
 from stoker.cache.store import Store
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset
-from stoker.doctor.gpu import NO_GPU, watching_gpus
-from stoker.doctor.machine import is_memory
+from stoker.doctor.machine import NO_GPU, is_memory, watching_gpus
 from stoker.doctor.paths import Candidates, Way
 from stoker.doctor.results import (
-    ARROW,
     BUILD_STAGES,
     RAM,
     SETTLED,
@@ -323,7 +322,11 @@ class _Examination:
             if num == _CHECKS or way.takes_s(seconds) > max(self.budget.left_s(), grace_s):
                 continue
             self.budget.say(f"verifying: {way.name}")
-            run = way.run(seconds)
+            try:
+                run = way.run(seconds)
+            except StokerError as error:  # what was measured until now stays true
+                self._notes.append(f"{way.name}: could not be verified: {error}")
+                return
             if run.samples_s > 0:
                 way.came.append(run)
         self._notes += [
@@ -370,7 +373,6 @@ class _Examination:
         last = runs[-1]
         if way.sample_bytes and way.sample_bytes * data.num_samples >= _STAYS * self._free_bytes:
             disk_s = self._ceilings["disk_read"] / way.sample_bytes
-        kept_bytes = {TENSORS: data.tensor_bytes, ARROW: data.arrow_bytes}.get(way.key, 0.0)
         return PathResult(
             key=way.key,
             name=way.name,
@@ -387,6 +389,5 @@ class _Examination:
             cores_used=statistics.fmean(run.cores_used for run in runs),
             others=statistics.fmean(run.others for run in runs),
             disk_s=disk_s,
-            disk_bytes=kept_bytes * data.num_samples,
-            came_s=statistics.median(run.samples_s for run in came) if came else None,
+            came_s=min(statistics.median(run.samples_s for run in came), disk_s or math.inf) if came else None,
         )

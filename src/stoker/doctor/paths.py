@@ -42,7 +42,7 @@ from stoker.host.machine import free_memory_bytes, num_cores
 from stoker.loader.loader import Loader
 from stoker.metrics.record import Trace
 
-# Shares of the free memory that a cold run may fill with chunks, and that one window may.
+# Shares of the free memory that a run may fill with chunks or with rows drawn ahead, and that one window may.
 _MEMORY_SHARE, _WINDOW_SHARE = 0.2, 0.02
 _MIN_WINDOW = 4
 # Share of the budget that building a window of cold chunks should take.
@@ -97,10 +97,9 @@ class Way:
 
     @property
     def comparable(self) -> tuple[list[PathRun], list[PathRun]]:
-        """Runs, and those that verify them, in which other processes took hardly more of the cores than in the best."""
-        most = min(run.others for run in self.runs) + _MORE_TAKEN
-        runs, came = ([run for run in each if run.others <= most] for each in (self.runs, self.came))
-        return runs, came
+        """Runs in which other processes took hardly more of the cores than in the best, and such that verify these."""
+        runs = [run for run in self.runs if run.others <= min(one.others for one in self.runs) + _MORE_TAKEN]
+        return runs, [run for run in self.came if run.others <= max(one.others for one in runs) + _MORE_TAKEN]
 
     def takes_s(self, seconds: float, today: Way | None = None) -> float:
         """Return about how long one more run takes; before the first run, judged by those of today's path."""
@@ -141,7 +140,8 @@ class Candidates:
             how = 'pyarrow.feather.write_feather(table, "rows.arrow", compression="uncompressed")'
             part_of_chunk = min(1.0, self._settings.batch_size / self._sample.mean_chunk)
             least_s = _LEAST_ARROW * part_of_chunk * self._sample.chunk_s
-            found.append(self._way(ARROW, "Arrow on SSD", self._run_arrow, how=how, least_s=least_s))
+            more = {"how": how, "least_s": least_s, "sample_bytes": self._data.arrow_bytes}
+            found.append(self._way(ARROW, "Arrow on SSD", self._run_arrow, **more))
         if step is not None:
             make = self._cold if is_cold else self._warm
             found.append(make(SUPPLY, "today's path with no step behind it", has_step=False))
@@ -272,14 +272,16 @@ class Candidates:
         return take(itertools.cycle(self._sample.batches), seconds=seconds, **options)[0]
 
     def _run_arrow(self, seconds: float) -> PathRun:
-        settings = self._settings
-        arrays_of = converter(dataset_of(self._catalogue))
+        settings, files = self._settings, self._sample.arrow
+        arrays_of, window = converter(dataset_of(self._catalogue)), min(_MIN_WINDOW, len(files))
+        # Each thread holds the rows of a window twice while it draws them.
+        window_bytes = window * max(path.stat().st_size for path in files)
         with arrow_batches(
-            self._sample.arrow,
+            files,
             convert=lambda table: settings.deliver(arrays_of(table)),
             batch_size=settings.batch_size,
-            window=min(_MIN_WINDOW, len(self._sample.arrow)),
-            num_threads=settings.num_threads,
+            window=window,
+            num_threads=max(1, min(settings.num_threads, int(_MEMORY_SHARE * self._free_bytes / (2 * window_bytes)))),
         ) as (batches, spent):
             take(batches, step=settings.step, seconds=SETTLES * seconds, longer=1)
             run, *_ = take(batches, step=settings.step, seconds=seconds)

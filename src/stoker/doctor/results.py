@@ -100,7 +100,6 @@ class PathResult(PathRun):
         has_step: Whether the step was behind it.
         disk_s: Samples/s that the disk allows where memory cannot hold the data set, which the sample cannot show;
             None where it can.
-        disk_bytes: Bytes on SSD for the whole data set.
         came_s: Samples/s when it was run once more at the end; None where it was not.
     """
 
@@ -111,7 +110,6 @@ class PathResult(PathRun):
     batch_size: int
     has_step: bool = True
     disk_s: float | None = None
-    disk_bytes: float = 0.0
     came_s: float | None = None
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -30,6 +31,8 @@ _HARDLY = 0.05
 _FAR_MORE = 2.0
 # Batches that tell a rate, however long they take.
 _LEAST_BATCHES = 3
+# So many of the last builds a thread tell which threads still build.
+_LAST_BUILDS = 2
 # A run lasts for so many turns of the builders, but for no more than so many times its seconds.
 _TURNS, _LONGER = 3, 3
 # Nor does it end while the rates of its parts differ by more than this factor. With fewer batches than the second, none
@@ -200,10 +203,9 @@ def run_loader(
         return run
     builds = [
         [(span.start_ns / 1e9, span.stop_ns / 1e9) for span in spans if span.stage == "build"]
-        for thread, spans in trace.spans().items()
-        if thread.startswith("stoker-build-")
+        for spans in trace.spans().values()
     ]
-    num_builders, at_work, share = builders_at_work(builds, waits)
+    num_builders, at_work, share = builders_at_work([times for times in builds if times], waits)
     run = replace(run, num_builders=num_builders, build_share=share)
     # A loop that has seen hardly more than what lay ready does not tell what can come: no more than what builders give
     # while any of them builds. One that waits tells it, unless it came to the end of all that is built.
@@ -215,18 +217,20 @@ def run_loader(
 
 
 def builders_at_work(builds: Sequence[Times], waits: Times) -> tuple[int, float, float]:
-    """Return how many threads build at last, how many do while any does, and what share of all while the loop waits.
+    """Return how many threads build at last, how many do while any does, and what share of them while the loop waits.
 
         builds   ████▏███▏████····    two threads, and when the loop waits for a batch
                  ███▏██▏·· ·······
         waits        ┆▔▔▔▔▔▔▔┆▔▔▔     what it waits for is one huge chunk: the other thread has nothing to do
 
     Args:
-        builds: When each thread built its chunks.
+        builds: When each thread built its chunks, all of them: who builds at last is told by the last few, however long
+            ago they were begun.
         waits: When the loop waited, in order.
     """
     begun_s, ended_s = waits[0][0], waits[-1][1]
-    num = max(1, sum(any(stop > (begun_s + ended_s) / 2 for _, stop in thread) for thread in builds))
+    since_s = sorted(start for thread in builds for start, _ in thread)[-_LAST_BUILDS * len(builds) :][0]
+    num = sum(any(stop > since_s for _, stop in thread) for thread in builds)
     inside = sorted((max(a, begun_s), min(b, ended_s)) for thread in builds for a, b in thread)
     inside = [(a, b) for a, b in inside if b > a]
     any_s, until_s = 0.0, -math.inf
@@ -237,22 +241,37 @@ def builders_at_work(builds: Sequence[Times], waits: Times) -> tuple[int, float,
     moments, waited = np.ravel(waits), np.cumsum([(b - a) * side for a, b in waits for side in (0, 1)])
     waiting = np.diff(np.interp(np.reshape(inside, (-1, 2)), moments, waited), axis=1)
     at_work = sum(b - a for a, b in inside) / any_s if any_s else 0.0
-    num_seen = max(1, sum(any(a < ended_s and b > begun_s for a, b in thread) for thread in builds))
-    return num, at_work, float(waiting.sum()) / max(1e-9, num_seen * float(waited[-1]))
+    return num, at_work, float(waiting.sum()) / max(1e-9, num * float(waited[-1]))
 
 
 @contextmanager
 def at_work(loader: Loader) -> Iterator[Callable[[], object]]:
-    """Have a loader work beside a loop that needs none of its batches: another thread takes one for each call."""
+    """Have a loader work beside a loop that needs none of its batches: another thread takes one for each call.
+
+    What the loader raises is raised by a later call, or at the end of the block.
+    """
+    asked = deque[Future[Any]]()
+
+    def check() -> None:
+        while asked and asked[0].done():
+            if not (one := asked.popleft()).cancelled():
+                one.result()
+
     with (
         loader,
         closing(_epochs(loader, is_endless=True)) as batches,
         ThreadPoolExecutor(1, thread_name_prefix="stoker-doctor-beside") as pool,
     ):
+
+        def want() -> None:
+            check()
+            asked.append(pool.submit(next, batches))
+
         try:
-            yield lambda: pool.submit(next, batches)
+            yield want
         finally:
             pool.shutdown(cancel_futures=True)
+        check()
 
 
 def _epochs(loader: Loader, *, is_endless: bool) -> Generator[Any, None, None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from stoker.doctor.results import MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, UNKNOWN
+from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, TENSORS, UNKNOWN
 from stoker.doctor.verdict import DoctorResult
 from stoker.doctor.words import NONE, cost_text, factor_text, range_text, rate_text, share_text, time_text
 from stoker.words import bytes_text, count_text
@@ -141,7 +141,7 @@ def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
 def sections(result: DoctorResult) -> Iterator[Section]:
     """Yield the parts in the order in which they are read."""
     numbers = result.numbers
-    if result.step_parts:
+    if result.busy is not None:
         yield _time_of_a_step(result)
     if numbers.paths:
         yield _paths(result)
@@ -164,18 +164,15 @@ def sections(result: DoctorResult) -> Iterator[Section]:
 
 
 def _time_of_a_step(result: DoctorResult) -> Section:
-    longest_s = sum(seconds for *_, seconds in result.step_parts)
-
-    def bar(name: str, parts: Sequence[tuple[str, str, float]]) -> Bar:
-        told = [(what, time_text(seconds), seconds / longest_s, key != MODEL) for key, what, seconds in parts]
-        return Bar(name=name, value=f"{time_text(sum(seconds for *_, seconds in parts))} a step", parts=told)
-
-    bars = [bar("Today", result.step_parts)]
-    for best in result.fixes[:1]:
-        period_s, busy = best.batch_size / best.rate_s, result.busy_of(best)
-        if busy is not None:
-            waits = [(UNKNOWN, "waits", period_s * (1 - busy))] if busy < 1 else []
-            bars.append(bar(f"With {best.name}", [(MODEL, "training step", period_s * busy), *waits]))
+    today, bars = result.today, list[Bar]()
+    for name, path in {"Today": today, **{f"With {best.name}": best for best in result.fixes[:1]}}.items():
+        if parts := result.parts_of(path):
+            told = [
+                (what, time_text(seconds), seconds * today.rate_s / today.batch_size, key != MODEL)
+                for key, what, seconds in parts
+            ]
+            of = "a step" if path.batch_size == today.batch_size else "for as many samples"
+            bars.append(Bar(name=name, value=f"{time_text(sum(part[2] for part in parts))} {of}", parts=told))
     lead = "Filled: the step runs. Hatched: it waits, or the loader has its cores. All bars have one scale."
     return Section(title="Where a step’s time goes", lead=lead, bars=bars)
 
@@ -305,10 +302,13 @@ def _money(result: DoctorResult, money: Mapping[str, float]) -> Section:
 
 def _data(result: DoctorResult) -> Section:
     numbers, data, ram = result.numbers, result.numbers.data, result.numbers.path(RAM)
-    kept = ", ".join(f"{path.name} {bytes_text(path.disk_bytes)}" for path in numbers.paths if path.disk_bytes)
+    sizes = {TENSORS: data.tensor_bytes, ARROW: data.arrow_bytes}
+    kept = ", ".join(
+        f"{path.name} {bytes_text(sizes[path.key] * data.num_samples)}" for path in numbers.paths if path.key in sizes
+    )
     widest = f"{data.widest_column}, {share_text(data.widest_share)} of the bytes at the source"
     files, chunks = count_text(data.num_files, "file"), count_text(data.num_chunks, "chunk")
-    sizes = (
+    each = (
         f"{bytes_text(data.source_bytes)} at the source, {bytes_text(data.arrow_bytes)} as Arrow, "
         f"{bytes_text(data.tensor_bytes)} as tensors"
     )
@@ -319,7 +319,7 @@ def _data(result: DoctorResult) -> Section:
             ("data set", data.text),
             ("samples", f"{data.num_samples:,} in {files}, {chunks}; {count_text(data.num_probed, 'chunk')} looked at"),
             ("where", "behind a network" if data.is_remote else "on this machine"),
-            ("a sample", sizes),
+            ("a sample", each),
             ("widest column", widest if data.widest_column else ""),
             ("repeats", f"{share_text(data.repeated_share)} of the bytes, which deduplicated features would save"),
             ("step", numbers.step or "none was given"),

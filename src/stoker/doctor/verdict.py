@@ -16,7 +16,8 @@ clocks say where the time went; they never overrule how fast a path was seen to 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -80,6 +81,8 @@ _IN_USE, _TAKEN, _USED = 0.8, 0.5, 0.1
 _FULL = 0.7
 # A stage that would starve the step by itself is named, where it is not far beyond what comes today.
 _STARVES = 0.9
+# A rank is slow when it gives so much less than the one in the middle: nearer than that, they differ by chance.
+_SLOW = 0.85
 # What stands for today's path where that did not run.
 _NOTHING = PathResult(key="", name="", batch_size=1)
 
@@ -125,6 +128,7 @@ class DoctorResult:
         for path, one in zip(content["paths"], self.numbers.paths, strict=True):
             path |= {"rate_s": one.rate_s, "limit": self.limit_of(one)}
             path |= {"times": self.times_of(one), "busy": self.busy_of(one), "promised": one.promised}
+            path["step_parts"] = self.parts_of(one)
         return content
 
     @cached_property
@@ -262,28 +266,6 @@ class DoctorResult:
             add("disk", "a disk twice as fast, or memory for the data set", min(twice_s, today.samples_s), why)
         return tuple(sorted(found, key=lambda bound: -bound.at_most_s))
 
-    @cached_property
-    def step_parts(self) -> tuple[tuple[str, str, float], ...]:
-        """Where the time between two steps goes: key, name and seconds of each part; empty without a step.
-
-        The key is that of the stage that is waited for; "step" for the step itself, "shared" for what the loader takes
-        from it.
-        """
-        today, demand_s, ram = self.today, self.demand_s, self.numbers.path(RAM)
-        if demand_s is None:
-            return ()
-        period_s, step_s = today.batch_size / today.rate_s, today.batch_size / demand_s
-        alone_s = step_s if ram is None or ram.rate_s <= demand_s else today.batch_size / ram.rate_s
-        if step_s <= alone_s * 1.02:
-            alone_s = step_s
-        parts = [(MODEL, "training step", alone_s)]
-        if step_s > alone_s:
-            parts.append((SHARED, "cores that the loader takes", step_s - alone_s))
-        if period_s > step_s:
-            waits = (self.stages[0], f"waits for {STAGE_NAMES[self.stages[0]]}")
-            parts.append((*((UNKNOWN, "hand-over") if self.kind == "fed" else waits), period_s - step_s))
-        return tuple(parts)
-
     @property
     def money(self) -> Mapping[str, float] | None:
         """What an epoch costs in the price's currency, where one was given: "epoch", "stalls" of it, "best_fix"."""
@@ -310,6 +292,25 @@ class DoctorResult:
     def busy_of(self, path: PathResult) -> float | None:
         """Return the share of the time in which the step runs on a path; None where another step or none ran."""
         return path.rate_s / self.demand_s if self.demand_s is not None and self.is_comparable(path) else None
+
+    def parts_of(self, path: PathResult) -> tuple[tuple[str, str, float], ...]:
+        """Return where the time between two steps goes on a path, for as many samples as today's steps have.
+
+        That is the key, name and seconds of each part; empty where another step or none ran, or no path to it. The key
+        is that of the stage that is waited for; "step" for the step itself, "shared" for what the loader takes from it.
+        """
+        demand_s, ram, size = self.demand_s, self.numbers.path(RAM), self.today.batch_size
+        if demand_s is None or path.key in (RAM, SHARED) or not self.is_comparable(path):
+            return ()
+        period_s, step_s, limit = size / path.rate_s, size / demand_s, self.limit_of(path)
+        alone_s = size / ram.rate_s if ram is not None and ram.rate_s > 1.02 * demand_s else step_s
+        parts = [(MODEL, "training step", alone_s)]
+        if step_s > alone_s:
+            parts.append((SHARED, "cores that the loader takes", step_s - alone_s))
+        if period_s > step_s:
+            waits = (UNKNOWN, "hand-over") if limit == MODEL else (limit, f"waits for {STAGE_NAMES[limit]}")
+            parts.append((*waits, period_s - step_s))
+        return tuple(parts)
 
     def limit_of(self, path: PathResult) -> str:
         """Return the key of what limits a path; "" for the paths that serve only as comparison."""
@@ -522,6 +523,58 @@ class DoctorResult:
                 f"samples/s with a loader at work beside it, and {rate_text(ram.rate_s)} alone."
             )
         return (*notes, *numbers.notes)
+
+
+def compare_ranks(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return which of several ranks is slow: ranks step together, so all of them are as fast as the slowest.
+
+        rank 0   █████████████│ waits
+        rank 1   █████████████│ waits
+        rank 2   ███████████████████████     its disk reads a third of what the others' do
+
+    Args:
+        results: Each rank's, as `DoctorResult.to_json` gives them.
+
+    Returns:
+        "sentence": which rank, which stage, what it costs the others; "rates": samples/s of each on today's path;
+        "rank": number of the slow one in the order given, or None; "stage": key of the stage that makes it slow, or "";
+        "lost_share": share of the others' time that is lost.
+
+    Raises:
+        ValueError: There are fewer than two, or one is no result of the doctor.
+    """
+    if len(results) < 2:
+        raise ValueError(f"ranks are compared with each other: give two results at least, not {len(results)}")
+    try:
+        todays = [next(path for path in result["paths"] if path["key"] == result["today"]) for result in results]
+        rates = tuple(float(path["rate_s"]) for path in todays)
+        supplies = [{stage["key"]: float(stage["supply_s"]) for stage in result["stages"]} for result in results]
+    except (KeyError, TypeError, StopIteration) as error:
+        missing = "it lacks today's path, its rate, or the stages"
+        raise ValueError(f"not a result of `stoker doctor --json`: {missing}") from error
+    slowest = min(range(len(rates)), key=lambda rank: rates[rank])
+    others = statistics.median(rate for rank, rate in enumerate(rates) if rank != slowest)
+    if rates[slowest] >= _SLOW * others:
+        sentence = f"No rank holds the others up: all give {rate_text(rates[slowest])} samples/s or more."
+        return {"sentence": sentence, "rates": rates, "rank": None, "stage": "", "lost_share": 0.0}
+    lag = {}
+    for key, supply in supplies.pop(slowest).items():
+        theirs = [other[key] for other in supplies if key in other]
+        if theirs:
+            lag[key] = supply / statistics.median(theirs)
+    # The stage that limits the slow rank, if that lags; else whichever lags most.
+    stage = str(todays[slowest]["limit"])
+    if lag.get(stage, 1.0) >= _SLOW:
+        stage = min(lag, key=lambda key: lag[key], default=stage)
+    lost = 1 - rates[slowest] / others
+    sentence = (
+        f"Rank {slowest} holds the others up: it gives {rate_text(rates[slowest])} samples/s where they give "
+        f"{rate_text(others)}, so they stand idle {share_text(lost)} of the time."
+    )
+    if stage in lag:
+        name = STAGE_NAMES.get(stage, stage)
+        sentence += f" Its slowest stage beside theirs is {name}, at {share_text(lag[stage])} of their rate."
+    return {"sentence": sentence, "rates": rates, "rank": slowest, "stage": stage, "lost_share": lost}
 
 
 _SAID = tuple(

@@ -137,7 +137,6 @@ def any_path(draw, key):
             )
         ),
         "build_share": draw(st.floats(0, 1)),
-        "disk_bytes": draw(st.floats(0, 1e15)),
     }
     if draw(st.booleans()):
         changed["disk_s"] = draw(st.floats(1e-3, 1e10))

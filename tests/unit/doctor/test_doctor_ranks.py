@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cli import main
-from stoker.doctor.ranks import compare_ranks
+from stoker.doctor.verdict import compare_ranks
 
 
 def result(rate_s, limit, **slow):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.doctor.numbers_made import numbers, path
 
-from stoker.doctor.gpu import NO_GPU, NO_LIBRARY, watching_gpus
+from stoker.doctor.machine import NO_GPU, NO_LIBRARY, watching_gpus
 from stoker.doctor.paths import Way
 from stoker.doctor.results import PathRun
 from stoker.doctor.runs import builders_at_work, rates_of, what_next
@@ -98,7 +98,9 @@ def test_however_unevenly_batches_came_the_rate_of_all_lies_between_those_of_its
 def test_runs_in_which_others_took_more_of_the_cores_are_not_compared_with_those_in_which_they_did_not():
     quiet, busy, always = (PathRun(rates=(1.0,), others=others) for others in (0.0, 0.3, 0.09))
     way = Way(key="tensors", name="tensors on SSD", run=lambda _: quiet, batch_size=1)
-    way.runs, way.came = [quiet, busy, always], [busy]
+    way.runs, way.came = [quiet, busy, always], [busy, always]
+    assert way.comparable == ([quiet, always], [always])
+    way.came = [busy]
     assert way.comparable == ([quiet, always], [])
     way.runs = [busy, busy]
     assert way.comparable == ([busy, busy], [busy])
@@ -142,7 +144,13 @@ def test_builders_that_have_nothing_to_do_while_the_loop_waits_are_seen():
     assert at_work == pytest.approx((9 + 2 + 2) / 10)
     assert share == pytest.approx((6 + 2 * 0.5) / (3 * 6.5))
     # Nobody builds while a loop that has all it wants does not wait: what they gave while they did is what can come.
-    assert builders_at_work([[(0.0, 1.0)], [(0.0, 1.0)]], [(0.0, 0.0), (10.0, 10.0)]) == (1, 2.0, 0.0)
+    assert builders_at_work([[(0.0, 1.0)], [(0.0, 1.0)]], [(0.0, 0.0), (10.0, 10.0)]) == (2, 2.0, 0.0)
+    # The others had all been done before the loop began to wait for the huge one.
+    one_left = [[(0.0, 9.0)], [(0.1, 1.0), (9.0, 9.1)], [(0.2, 1.0)], [(0.3, 1.0)]]
+    assert builders_at_work(one_left, [(2.0, 9.0)]) == (4, 1.0, pytest.approx(0.25))
+    # Two that were tried brought no more: they build nothing since then.
+    fewer = [[(float(i), i + 1.0) for i in range(20)]] * 2 + [[(0.0, 1.0)]] * 2
+    assert builders_at_work(fewer, [(5.0, 20.0)]) == (2, 2.0, 1.0)
 
 
 BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "decode": 1.0, "publish": 0.5}
