@@ -30,7 +30,7 @@ from stoker.doctor.results import (
 )
 from stoker.doctor.screen import print_result
 from stoker.doctor.verdict import CERTAIN, KEEPS_UP, LIKELY, NEARLY, DoctorResult
-from stoker.doctor.words import range_text, rate_text, share_text
+from stoker.words import range_text, rate_text, share_text
 
 
 def printed(result):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stoker.cli.arguments import OK, Commands, add_command
 from stoker.paint import cells, make_console, print_facts, print_json, print_line, table
-from stoker.words import bar_text, bytes_text, count_text, some_of
+from stoker.words import bar_text, bytes_text, count_text, range_text, share_text, some_of
 
 if TYPE_CHECKING:
     from stoker.doctor.traces import EventNames, ProfilerTrace, TraceResult
@@ -147,8 +147,6 @@ def _print(result: TraceResult, console: Console) -> None:
 
 
 def _print_parts(result: TraceResult, console: Console) -> None:
-    from stoker.doctor.words import share_text
-
     times = result.times
     num_cells = _BAR_CELLS if console.width >= _WIDE else _SHORT_BAR_CELLS
     made = table("where the time went", "", "share", "", numbers=("share",), folds=("where the time went",))
@@ -167,7 +165,6 @@ def _print_parts(result: TraceResult, console: Console) -> None:
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
     from stoker.doctor.traces.verdict import duration
-    from stoker.doctor.words import range_text, share_text
 
     times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
@@ -201,7 +198,6 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
 
 def _print_ranks(result: TraceResult, console: Console) -> None:
     from stoker.doctor.traces.verdict import duration
-    from stoker.doctor.words import share_text
 
     is_wide = console.width >= _WIDE
     heads = ["rank", "step", "busy", "idle", "data", "launch", "sync"]

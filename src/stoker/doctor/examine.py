@@ -44,10 +44,10 @@ from stoker.doctor.sample import Sample
 from stoker.doctor.settings import LEAST_S, Budget, DoctorSettings
 from stoker.doctor.tap import Tap, probe_link
 from stoker.doctor.verdict import DoctorResult
-from stoker.doctor.words import time_text
 from stoker.errors import StokerError
 from stoker.host.machine import cores, machine, versions
 from stoker.loader.temporary import OwnedFolder
+from stoker.words import time_text
 
 # The beginning of the names of folders that experiments write to.
 _SCRATCH = "stoker-doctor-"

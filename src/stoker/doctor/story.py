@@ -12,8 +12,17 @@ from typing import Any, NamedTuple
 
 from stoker.doctor.results import ARROW, MODEL, RAM, SHARED, SOURCE, STAGE_NAMES, SUPPLY, TENSORS, UNKNOWN
 from stoker.doctor.verdict import DoctorResult
-from stoker.doctor.words import NONE, cost_text, factor_text, range_text, rate_text, share_text, time_text
-from stoker.words import bytes_text, count_text
+from stoker.words import (
+    NONE,
+    bytes_text,
+    cost_text,
+    count_text,
+    factor_text,
+    range_text,
+    rate_text,
+    share_text,
+    time_text,
+)
 
 # A demand that is this many times the longest bar would make all bars tiny: it is then given in words alone.
 _FAR = 3.0

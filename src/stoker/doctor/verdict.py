@@ -41,7 +41,7 @@ from stoker.doctor.results import (
     Measurements,
     PathResult,
 )
-from stoker.doctor.words import factor_text, range_text, rate_text, share_text, time_text
+from stoker.words import factor_text, range_text, rate_text, share_text, time_text
 
 KEEPS_UP = 0.95
 """A path that gives this share of what the step could eat is not what limits."""

@@ -15,7 +15,7 @@ from stoker.doctor.paths import Way
 from stoker.doctor.results import PathRun
 from stoker.doctor.runs import builders_at_work, rates_of, what_next
 from stoker.doctor.verdict import DoctorResult
-from stoker.doctor.words import cost_text, factor_text, range_text, rate_text, share_text, time_text
+from stoker.words import cost_text, factor_text, range_text, rate_text, share_text, time_text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from statistics import median
 from stoker.doctor.traces.result import TraceResult
 from stoker.doctor.traces.timeline import ARRIVES_NS
 from stoker.doctor.traces.times import CPU_ONLY, NO_EVENTS, RankTimes
-from stoker.doctor.words import range_text, share_text, time_text
+from stoker.words import range_text, share_text, time_text
 
 # Below this share a reason is not worth a sentence.
 _LITTLE = 0.05

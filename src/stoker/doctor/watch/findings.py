@@ -10,9 +10,8 @@ import numpy as np
 from stoker.doctor.watch.meter import COUNTED, Floats, StepKind, Tally
 from stoker.doctor.watch.patterns import Blocked, Turns, find_blocked, find_change, find_turns
 from stoker.doctor.watch.traits import LoaderTraits
-from stoker.doctor.words import share_text, time_text
 from stoker.fields.offsets import Int64
-from stoker.words import count_text
+from stoker.words import count_text, share_text, time_text
 
 # A pattern that costs less than this share of the time is not worth a line.
 _WORTH_TELLING = 0.02

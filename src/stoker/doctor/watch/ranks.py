@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stoker.doctor.watch.findings import Finding
-from stoker.doctor.words import time_text
 from stoker.loader.shard import Ranks
+from stoker.words import time_text
 
 # A rank lags where it is this share of a step behind the middle one.
 _LAGS = 0.05

@@ -16,9 +16,8 @@ from stoker.doctor.watch.ranks import RankFigures, find_straggler
 from stoker.doctor.watch.replay import Replayer
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.doctor.watch.verdict import Replay, WatchVerdict, judge
-from stoker.doctor.words import factor_text, share_text, time_text
 from stoker.errors import printable
-from stoker.words import bar_text, count_text
+from stoker.words import bar_text, count_text, factor_text, share_text, time_text
 
 _WIDTH = 100
 _BAR = 40

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from stoker.doctor.watch.device import DeviceTimes
-from stoker.doctor.words import factor_text, share_text
+from stoker.words import factor_text, share_text
 
 Limit: TypeAlias = Literal["data", "epoch-start", "model", "contention", "unknown"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
