@@ -260,6 +260,10 @@ def test_batches_that_are_too_small_are_named_where_larger_ones_give_more():
     verdict = DoctorResult(numbers({TENSORS: 1e5, RAM: 1e6, SUPPLY: 1e5, LARGER: 3e5}, stages=()))
     assert verdict.stages == ("batch",)
     assert verdict.fixes[0].key == LARGER
+    # As much more as by chance is no sign of it.
+    wild = path(TENSORS, 1e5, rates=(0.7e5, 1e5, 1.3e5), stages={"batch": 9e-6, "gather": 8e-6})
+    rates = {TENSORS: wild, RAM: 1e6, SUPPLY: 1e5, LARGER: path(LARGER, 1.6e5, batch_size=2 * BATCH)}
+    assert DoctorResult(numbers(rates, stages=())).stages == ("gather",)
 
 
 def test_what_a_disk_allows_where_memory_is_too_small_is_said_to_be_a_bound():

@@ -221,8 +221,7 @@ class DoctorResult:
             return ()
 
         def gives_more(path: PathResult) -> bool:
-            chance = math.hypot(path.doubt, self.today.doubt)
-            return self.times_of(path) > max(_GAIN, 1 + min(chance, 0.5))
+            return self.times_of(path) > max(_GAIN, 1 + min(self._chance_of(path), 0.5))
 
         # The easiest first: the order of those that give the same.
         tried = [path for path in map(self.numbers.path, _FIXES) if path is not None and path is not self.today]
@@ -343,6 +342,10 @@ class DoctorResult:
 
     # ------------------------------------------------------------------ why
 
+    def _chance_of(self, path: PathResult) -> float:
+        """Return how much more than today's path one may give by chance, as a share."""
+        return math.hypot(path.doubt, self.today.doubt)
+
     def _is_slowed(self, path: PathResult) -> bool:
         """Whether a path loses most of its time inside the step: what builds beside it has the lock or the cores."""
         busy, building = self.busy_of(path), any(path.stages.get(key, 0.0) > 0 for key in BUILD_STAGES)
@@ -372,14 +375,14 @@ class DoctorResult:
 
     @property
     def _fixed_share(self) -> float | None:
-        """Which share of a batch's time does not grow with its size today; None where no larger batches ran.
+        """Which share of a batch's time does not grow with its size, at least; None where no larger batches ran.
 
-        A batch takes a + b · size: two sizes tell a from b.
+        A batch takes a + b · size: two sizes tell a from b, as far as they gave more than by chance.
         """
         larger, today = self.numbers.path(LARGER), self.today
         if larger is None or larger.rate_s <= 0 or today.rate_s <= 0 or larger.batch_size <= today.batch_size:
             return None
-        size, gain = larger.batch_size / today.batch_size, larger.rate_s / today.rate_s
+        size, gain = larger.batch_size / today.batch_size, self.times_of(larger) / (1 + self._chance_of(larger))
         return size * (1 - 1 / gain) / (size - 1)
 
     @property
