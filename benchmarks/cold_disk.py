@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.measure import Answer, compare, rate_of, sized, skip_an_epoch
+from benchmarks.measure import Answer, compare, rate_of, sized
 from benchmarks.warm_gather import BATCH_SIZE, STACKED
 from stoker import Dataset, Loader
 from stoker._native import cached_bytes
@@ -42,7 +42,6 @@ def run(data: DemoData, folder: Path, *, num_rounds: int) -> Answer:
     with Loader(dataset, batch_size=BATCH_SIZE, shuffle=True, cache=cache, num_threads=2, window=window) as loader:
 
         def epoch() -> None:
-            skip_an_epoch(loader)
             num_rows = sum(len(batch["label"]) for batch in loader)
             if num_rows != data.num_rows:
                 raise AssertionError(f"{num_rows} rows of {data.num_rows} were delivered")

@@ -92,11 +92,6 @@ def compare(
     )
 
 
-def skip_an_epoch(loader: Loader) -> None:
-    """Have the loader begin its next epoch when it is asked for, not ahead: beside what is measured in between."""
-    loader.set_epoch(loader.epoch + 1)
-
-
 def rate_of(num: int, work: Callable[[], object]) -> float:
     """Return how many of `num` things a second `work` does."""
     start = time.perf_counter()
@@ -112,7 +107,6 @@ def rows_rate(loader: Loader) -> float:
     """
 
     def epoch() -> None:
-        skip_an_epoch(loader)
         num_rows = sum(len(batch["label"]) for batch in loader)
         if num_rows != loader.num_samples:
             raise AssertionError(f"{num_rows} rows of {loader.num_samples} were delivered")

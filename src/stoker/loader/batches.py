@@ -305,10 +305,6 @@ class Batches:
         self._once: Once = "where it pays" if delivery.expands and not needs_each else "never"
         if config.deduplicated == "unique":
             self._once = "always"
-        # Whether batches may be made before their epoch has begun. A function that the user may change between two
-        # epochs must not be asked before the second one begins.
-        is_simple = not is_augmented and config.unit is None and opened.mixture is None
-        self.may_begin_early = is_simple and not opened.is_tight and self.resident is None
         # Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.
         self.is_quick = not (is_augmented or delivery.copies)
         self._changes = self._form.is_widened or self._pads or collator.adds is not None or is_augmented or is_cut

@@ -1,8 +1,9 @@
-"""One pass over (the rest of) an epoch: steps in order, batches ahead of them; and the next epoch, begun in time.
+"""One pass over (the rest of) an epoch: steps in order, batches ahead of them.
 
-ReadyQueue   threads make batches ahead of the loop, which gets them in order
-Run          what they are made of: chunks built, windows opened and passed, steps counted
-Epochs       one run after the other, each begun while the last batches of the one before are delivered
+ReadyQueue      threads make batches ahead of the loop, which gets them in order
+Run             what they are made of: chunks built, windows opened and passed, steps counted
+Epochs          where a loader stands: behind which batch, and where the next run begins
+BatchIterator   what a loop takes the batches of one run from
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import logging
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from stoker.fields.offsets import Int64
 from stoker.host.forks import Home
 from stoker.loader.batches import Batches
 from stoker.loader.gather import Together
@@ -35,9 +34,6 @@ from stoker.sampling.steps import Steps
 # Threads that make batches, at most, unless they call a function of the user's: more of them make fewer batches at a
 # time, and take turns with the interpreter's lock for each call of native code.
 _MOST_MAKERS = 4
-# Batches that are made for an epoch nobody has asked for yet: the first step has its own at once, and while it computes
-# the others are made. A loader whose epochs lie far apart, as of a validation, holds no more than these meanwhile.
-_MOST_READY = 2
 
 _log = logging.getLogger("stoker")
 
@@ -64,7 +60,6 @@ class ReadyQueue(Generic[T]):
         num_threads: Threads that make them.
         max_together: Results that a thread, or the caller, makes at a time, at most.
         waiting: Gives the block in which a thread waits for room.
-        room: How much of the depth may be used to begin with; see `allow`. All of it unless told.
     """
 
     def __init__(
@@ -76,7 +71,6 @@ class ReadyQueue(Generic[T]):
         num_threads: int,
         max_together: int = 1,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
-        room: int | None = None,
     ) -> None:
         self._make, self._num_results, self._depth, self._waiting = make, num_results, depth, waiting
         num_threads = min(max(1, num_threads), depth, num_results)
@@ -89,12 +83,13 @@ class ReadyQueue(Generic[T]):
         self._ready: dict[int, T] = {}
         self._failed: dict[int, BaseException] = {}
         self._num_idle = 0  # threads that wait for room
-        self._room = self._next_to_make = self._next_to_hand = 0
-        self._is_closed = self._is_started = False
+        self._next_to_make = self._next_to_hand = 0
+        self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"stoker-batch-{i}", daemon=True) for i in range(num_threads)
         ]
-        self.allow(depth if room is None else room)
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_ready(self) -> bool:
@@ -135,16 +130,6 @@ class ReadyQueue(Generic[T]):
                 self._taken.notify()
             return self._ready.pop(number)
 
-    def allow(self, room: int) -> None:
-        """Use at most `room` of the depth from now on; another queue's results may take up the rest of it."""
-        with self._lock:
-            self._room = room
-            if room and not self._is_started and not self._is_closed:
-                self._is_started = True
-                for thread in self._threads:
-                    thread.start()
-            self._taken.notify_all()
-
     def close(self) -> None:
         """Stop the threads and drop what nobody will take. Harmless when called again.
 
@@ -155,8 +140,7 @@ class ReadyQueue(Generic[T]):
             self._made.notify_all()
             self._taken.notify_all()
         for thread in self._threads:
-            # One may not have been started: nothing was to be made yet, or whoever started them was interrupted.
-            if thread.ident is not None and thread is not threading.current_thread():
+            if thread is not threading.current_thread():
                 thread.join()
         self._ready.clear()
 
@@ -209,7 +193,7 @@ class ReadyQueue(Generic[T]):
         """Return how many to make at a time, as many as are ahead already, within what is left; 0 without room."""
         ahead = self._next_to_make - self._next_to_hand
         num = min(max(1, ahead), self._max_together, self._num_results - self._next_to_make)
-        return num if ahead + num <= self._room else 0
+        return num if ahead + num <= self._depth else 0
 
     def _is_done(self) -> bool:
         return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
@@ -263,7 +247,6 @@ class Run:
                 slice(0, None, 3)  █           █           █
                 slice(1, None, 3)      █           █
                 slice(2, None, 3)          █           █
-        room: How many batches it may have ahead to begin with; see `ReadyQueue`. As many as `batches` says unless told.
     """
 
     def __init__(
@@ -275,7 +258,6 @@ class Run:
         batches: Batches,
         stages: Stages,
         turn: slice = slice(None),
-        room: int | None = None,
     ) -> None:
         config, epoch = batches.config, position.epoch
         # Which samples of each lane belong to which step, from `position` on.
@@ -289,9 +271,6 @@ class Run:
         self._handed_ns = 0
         self._passing_from = 0  # the step from which on windows may be left behind
         self._subject: Subject | None = None  # of the step that the loop is at
-        # Data set and chunks of windows that were opened, but are not counted as used yet: an epoch that begins before
-        # the last one is over uses its chunks when its own first batch is handed over.
-        self._uses: deque[tuple[int, Int64]] = deque()
         self._is_closed = False
         self._closing = threading.RLock()
         self._filler = filler_of(opened.datasets, config.num_threads, stages)
@@ -306,7 +285,6 @@ class Run:
             num_threads=config.num_threads if config.augment is not None else min(config.num_threads, _MOST_MAKERS),
             max_together=batches.max_together,
             waiting=partial(stages.span, "wait_room"),
-            room=room,
         )
 
     def next(self) -> tuple[Any, int]:
@@ -339,8 +317,6 @@ class Run:
                 raise RuntimeError("the loader was closed before the epoch was over") from None
             error.add_note(f"needed by step {numbers[number]} of this pass over epoch {self._epoch}")
             raise
-        while self._uses:
-            self._opened.count_uses(*self._uses.popleft())
         self.progress.num_done = numbers[number] + 1
         self.num_left -= 1
         if self.num_left and numbers[number + 1] >= self._passing_from:
@@ -390,8 +366,8 @@ class Run:
         return self._subject_of(max(position - self.steps.lane_start, 0) // self.steps.part_size)
 
     def _note_opened(self, window: Window) -> None:
-        """Note that chunks are used, and offer a device those of them that do not lie there yet."""
-        self._uses.append((window.which, window.chunks))
+        """Count a use of each chunk, and offer a device those of them that do not lie there yet."""
+        self._opened.count_uses(window.which, window.chunks)
         if (resident := self._batches.resident) is not None:
             for slot in np.flatnonzero(resident.first_row[window.chunks] < 0).tolist():
                 records = np.frombuffer(window.records(slot), dtype=np.uint8)
@@ -430,14 +406,7 @@ class Run:
 
 
 class Epochs:
-    """Where a loader stands, and its runs, one after the other; the next one is begun before the loop asks for it.
-
-        batches   ... 508 509 510 511 │                     the last ones are being made, and threads have nothing
-                              0   1   │ 2   3   4           left to do: they begin the next epoch
-
-    So no more batches are made ahead than in the middle of an epoch. Another epoch is expected once a second one has
-    followed the first; by then every chunk has been built, too, so nothing is fetched that may not be wanted. If the
-    loop goes on elsewhere, or not at all, what was begun for it is closed.
+    """Where a loader stands: behind which batch, and where its next run begins.
 
     Args:
         beginning: Where epoch 0 begins.
@@ -446,81 +415,35 @@ class Epochs:
         start: Where the next `for` begins.
         progress: What a state tells: behind the last batch handed over.
         is_restored: Whether a state said where that is.
-        prefetch: How many batches a run has ahead; 0 where none may be made before their epoch has begun.
         num_steps: Batches handed over.
         num_samples: Samples in these.
     """
 
     def __init__(self, beginning: Position) -> None:
         self.start, self.progress, self.is_restored = beginning, Progress(beginning), False
-        self.prefetch = self.num_steps = self.num_samples = 0
-        self._now: weakref.ref[Run] | None = None
-        self._expected: Position | None = None  # where the run behind the last one that ended begins
-        self._lead = 0  # batches before the end of the run from which on the next one is begun; 0 where it is not
-        self._begun: tuple[Position, Run] | None = None
+        self.num_steps = self.num_samples = 0
 
     @property
     def at(self) -> Position:
         """Where the next batch comes from."""
         return self.start if self.is_restored else self.progress.position
 
-    @property
-    def num_ready(self) -> int:
-        """Batches that are ready for an epoch that nobody has asked for yet."""
-        return 0 if self._begun is None else self._begun[1].queue.num_ready
-
     def go_to(self, start: Position, *, told: Position | None = None) -> None:
         """Begin the next `for` there; `told` is what a state says until then."""
         self.start, self.progress = start, Progress(told or start)
         self.is_restored = told is not None
 
-    def enter(self, begin: Callable[..., Run], start: Position | None, turn: slice | None) -> Run:
-        """Return the run that the loop is at from now on: the one that was begun for it, or another.
-
-        Blocks: until batches in the making are done, where one was begun that begins elsewhere.
-
-        Args:
-            begin: Begins a run; see `Run`.
-            start: Where it begins; the attribute `start` unless told.
-            turn: Some of its steps; then no epoch follows it.
-        """
-        start = self.start if start is None else start
-        run = None
-        if turn is None:
-            (at, run), self._begun = self._begun or (None, None), None
-            if run is not None and at != start:
-                run.close()
-                run = None
-            if run is not None:
-                run.queue.allow(self.prefetch)
-        run = run or begin(start, turn=turn or slice(None))
-        if turn is None:
-            self._now = weakref.ref(run)
-            self._lead = self.prefetch - 1 if self.prefetch and start == self._expected else 0
-            self._expected = None
+    def enter(self, run: Run, start: Position) -> None:
+        """Note that the loop is at a run from now on, which begins at `start`; left early, it is begun again."""
         self.progress, self.start, self.is_restored = run.progress, start.again(), False
-        return run
 
-    def handed(self, run: Run, num_samples: int, begin: Callable[..., Run]) -> None:
-        """Note that the loop has a batch, and begin the next run once nothing is left to make of this one."""
+    def handed(self, run: Run, num_samples: int) -> None:
+        """Note that the loop has a batch of a run; behind its last one, the next `for` begins."""
         self.num_steps += 1
         self.num_samples += num_samples
-        self.progress, num_left = run.progress, run.num_left
-        if not num_left:
+        self.progress = run.progress
+        if not run.num_left:
             self.start = run.progress.position
-        if num_left > self._lead or self._now is None or self._now() is not run:
-            return
-        room = min(self.prefetch - num_left, _MOST_READY)  # beside those that are left of this run
-        if self._begun is not None:
-            self._begun[1].queue.allow(room)
-        elif num_left:
-            start = run.progress.position.next_epoch()
-            try:
-                self._begun = start, begin(start, room=room)
-            except Exception:  # it belongs to the epoch that cannot begin, and is raised there again
-                self._lead = 0
-        if not num_left:
-            self._expected = run.progress.position
 
     def ended(self, run: Run) -> None:
         """Go on behind an epoch without steps: a loop that runs until some epoch would never end otherwise."""
@@ -546,7 +469,6 @@ class BatchIterator:
     Args:
         epochs: Of the loader.
         enter: Begins the run that is iterated.
-        begin: Begins any run; see `Run`.
         deliver: Makes of what was prepared what the loop gets.
         ranks: Which rank of how many the loader is.
         home: The loader's process.
@@ -557,12 +479,11 @@ class BatchIterator:
         epochs: Epochs,
         enter: Callable[[], Run],
         *,
-        begin: Callable[..., Run],
         deliver: Callable[[Any], Any],
         ranks: Ranks,
         home: Home,
     ) -> None:
-        self._epochs, self._enter, self._begin, self._deliver = epochs, enter, begin, deliver
+        self._epochs, self._enter, self._deliver = epochs, enter, deliver
         self._ranks, self._home = ranks, home
         self._run: Run | None = None
         self._asking = threading.RLock()
@@ -592,5 +513,5 @@ class BatchIterator:
                     if isinstance(error, StopIteration):
                         self._epochs.ended(run)
                 raise
-            self._epochs.handed(run, num_samples, self._begin)
+            self._epochs.handed(run, num_samples)
             return self._deliver(prepared)

@@ -96,8 +96,7 @@ class Loader:
             thread; without `augment` and a device, small batches are then assembled several at a time, up to 1 MiB.
             None makes 40 ahead, or fewer where these would take more than 128 MiB (for a device 256 MiB), but at
             least 12. Changes no batch. Takes memory for these, for the one in use, and for twice the 24 MiB (for a
-            device 64 MiB) that are gathered together. From the third epoch on, the first batches of an epoch are made
-            while the epoch before it ends.
+            device 64 MiB) that are gathered together.
         transform_in: "threads", or "processes" for a transform that holds the GIL.
         on_error: What becomes of a chunk that cannot be made of its rows, because a page is corrupt or the transform or
             a field refuses them: "raise" raises at the step that needs it. "substitute" replaces the rows by equally
@@ -292,7 +291,7 @@ class Loader:
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)) - epochs.num_ready,
+            num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)),
             **self._opened.counts(),
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
@@ -400,7 +399,6 @@ class Loader:
                     num_units=self._orders.order.num_samples,
                 )
                 self._begun.pool = batches.pool
-                self._epochs.prefetch = batches.prefetch if batches.may_begin_early else 0
                 self._batches = batches
             return self._batches
 
@@ -416,27 +414,27 @@ class Loader:
 
     def _iterate(self, enter: Callable[[], Run]) -> BatchIterator:
         deliver, ranks = self._delivery.deliver, self._config.ranks
-        return BatchIterator(self._epochs, enter, begin=self._new_run, deliver=deliver, ranks=ranks, home=self._home)
+        return BatchIterator(self._epochs, enter, deliver=deliver, ranks=ranks, home=self._home)
 
-    def _begin_run(self, start: Position | None = None, turn: slice | None = None) -> Run:
+    def _begin_run(self, start: Position | None = None, turn: slice = slice(None)) -> Run:
+        """Begin some of the steps from a position on, of the one where the loader stands unless told."""
         self._home.check(f"this {type(self).__name__}")
-        self._settle()
-        if not self._close_all.alive:
-            raise RuntimeError(_CLOSED)
-        return self._epochs.enter(self._new_run, start, turn)
-
-    def _new_run(self, start: Position, *, room: int | None = None, turn: slice = slice(None)) -> Run:
-        begun = self._begun
+        batches, begun = self._settle(), self._begun
         with begun.lock:
             abandoned = [run for run in begun.runs if run.is_abandoned]
         for before in abandoned:
             before.close()  # its threads, memory and room in the cache may be needed now
-        batches, orders = self._settle(), self._orders.going_on(start)
+        start = self._epochs.start if start is None else start
+        orders = self._orders.going_on(start)
         with begun.lock:
             if not self._close_all.alive:
                 raise RuntimeError(_CLOSED)
-            run = Run(start, orders, self._opened, batches=batches, stages=self._stages, turn=turn, room=room)
+            run = Run(start, orders, self._opened, batches=batches, stages=self._stages, turn=turn)
             begun.runs.add(run)
+        if not self._close_all.alive:  # by a signal's handler, while the run began
+            run.close()
+            raise RuntimeError(_CLOSED)
+        self._epochs.enter(run, start)
         return run
 
     def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
@@ -458,7 +456,9 @@ class _Resources:
 
     def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
         self.home = Home()
-        self.lock = threading.Lock()  # held while a run begins, so that `close` finds one that is being started
+        # Held while a run begins, so that `close` finds one that is being started. A signal's handler may close the
+        # loader meanwhile, in the same thread.
+        self.lock = threading.RLock()
         self.runs: weakref.WeakSet[Run] = weakref.WeakSet()
         self.pool: BufferPool | None = None  # the memory for its batches, once it has some
         self._opened, self._shown = opened, shown

@@ -87,7 +87,7 @@ class TorchLoader(Loader):
     def _make_delivery(self) -> CpuDelivery | DeviceDelivery:
         return self._torch_delivery
 
-    def _begin_run(self, start: Position | None = None, turn: slice | None = None) -> Run:
+    def _begin_run(self, start: Position | None = None, turn: slice = slice(None)) -> Run:
         if not (self._epochs.is_restored or self._epochs.num_steps) and (missing := missing_position()) is not None:
             raise ResumeError(missing, saved=None, current=None)
         return super()._begin_run(start, turn)

@@ -73,11 +73,6 @@ def drop(cache):
             os.close(fd)
 
 
-def nothing_begun(loader):
-    """Have the loader close its next epoch, which it may have begun ahead."""
-    loader.set_epoch(loader.epoch + 1)
-
-
 def in_memory(cache):
     total = 0
     for path in chunk_files(cache):
@@ -163,13 +158,11 @@ def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_
             pass
         ways = []
         for _ in range(9):
-            nothing_begun(loader)
             drop(tmp_path / "cache")
             windows.clear()
             for _ in loader:
                 pass
             ways.append(all_mapped(windows[:1]))
-        nothing_begun(loader)
         windows.clear()
         for _ in loader:
             pass
@@ -191,7 +184,6 @@ def test_the_page_cache_is_tried_with_one_window_and_all_come_back_where_it_stay
                 drop(tmp_path / "cache")
             windows.clear()
             assert content(loader) == epoch
-            nothing_begun(loader)
             num_there.append(in_memory(tmp_path / "cache"))
         assert all_mapped(windows)
     num_bytes = sum(path.stat().st_size for path in chunk_files(tmp_path / "cache"))
@@ -295,14 +287,12 @@ def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(datase
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = content(loader)
         assert len(chunk_maps()) == len(chunk_files(tmp_path / "cache"))
-        nothing_begun(loader)
         push_out()
         if in_memory(tmp_path / "cache"):
             pytest.skip("the system keeps pages of maps")
         windows.clear()
         loader.set_epoch(0)
         assert content(loader) == expected
-        nothing_begun(loader)
         assert all_read(windows[:1])
         assert len(chunk_maps()) < len(chunk_files(tmp_path / "cache"))
 

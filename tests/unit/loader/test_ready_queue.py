@@ -235,30 +235,3 @@ def test_a_result_that_was_handed_over_is_referred_to_by_nobody_else():
     wait = threading.Event().wait
     assert any(not wait(0.01) and [made[i]() for i in range(40)] == [None] * 40 for _ in range(3000))
     queue.close()
-
-
-def test_no_more_is_made_than_is_allowed():
-    made = threading.Semaphore(0)
-    highest = []
-
-    def make(i):
-        highest.append(i)
-        made.release()
-        return i
-
-    queue = ReadyQueue(one_by_one(make), num_results=100, depth=5, num_threads=2, room=0)
-    assert not made.acquire(timeout=0.05)
-    for room in (1, 3, 5):
-        queue.allow(room)
-        while len(highest) < room:
-            assert made.acquire(timeout=30)
-        assert not made.acquire(timeout=0.05) or len(highest) == room
-    assert sorted(highest) == [0, 1, 2, 3, 4]
-    queue.close()
-
-
-def test_a_queue_that_may_make_nothing_can_be_closed():
-    queue = ReadyQueue(one_by_one(lambda i: i), num_results=9, depth=3, num_threads=2, room=0)
-    queue.close()
-    with pytest.raises(InterruptedError):
-        queue.get()

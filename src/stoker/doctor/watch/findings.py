@@ -216,8 +216,8 @@ def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:
     if not stall_s or stall_s < _WORTH_TELLING * seen.counted_s:
         return []
     if traits.is_ours:
-        advice = "a loader that is asked for the next epoch at once begins it before the last batch; look at what is "
-        advice += "done between two epochs, and at `loader.stats()`"
+        advice = "longer epochs have fewer first batches; look at what is done between two epochs, and at "
+        advice += "`loader.stats()`"
     elif traits.num_workers == 0:
         advice = "that batch is made in the loop itself: workers make it beside other work; longer epochs have fewer"
     elif traits.is_persistent:
