@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PAGE_BYTES = mmap.PAGESIZE
 HUGE_BYTES = 2 << 20
 """Of a huge page, on x86 and, with pages of 4 KiB, on ARM."""
 LARGE_BYTES = 32 << 20

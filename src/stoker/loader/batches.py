@@ -316,7 +316,6 @@ class Batches:
         if prefetch and self._prepare_together is not None and delivery.copies:
             self._together_bytes = _CROSSING_BYTES
         self._batch_bytes: float = batch_bytes or self._together_bytes
-        self._num_together, self._is_warming = 1, prefetch > 0  # the most so far
 
     @property
     def max_together(self) -> int:
@@ -362,12 +361,6 @@ class Batches:
         num_samples = sum([stop - start for pieces in slices for _, start, stop, _ in pieces])
         if num_samples:  # by the sample: the last batch of an epoch may be a small one
             self._batch_bytes = max(1.0, size_bytes / num_samples * self._batch_size)
-        if self._is_warming:
-            self._num_together = together = max(self._num_together, len(slices))
-            if size_bytes <= self._together_bytes:
-                # What batches take at a time: those ahead and the one in use, in so many groups and a part of one.
-                num_groups = -(-(min(self.prefetch, steps.num_steps) + 1) // together) + 1
-                self._is_warming = self.pool.warm(num_groups * together * int(self._batch_bytes))
         return slices, made
 
     def _gathered(

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.fields.spec import CACHE_LINE_BYTES, Array
-from stoker.host.huge import HUGE_BYTES, PAGE_BYTES
 from stoker.host.huge import memory as memory_in_huge_pages
 
 # A block holds a few groups of batches, which are 24 MiB at most: one with its lists left a quarter of 32 MiB unused. A
@@ -36,8 +35,6 @@ _TIMES_PINNED, _FIRST_PINNED = 2, 0.5
 _TAKES_PER_SWEEP = 1024
 # Up to so many bytes the C library has memory that was touched already.
 _SMALL_BYTES = 32 << 10
-# Touched in one go while others wait: half a millisecond.
-_WARMED_BYTES = 4 * HUGE_BYTES
 
 
 def plain_buffer(num_bytes: int) -> Array:
@@ -69,7 +66,6 @@ class _Block:
     def __init__(self, memory: Array, *, is_shared: bool) -> None:
         self.memory, self.view, self.is_shared = memory, memory.data, is_shared
         self.is_needed = True  # since the last sweep
-        self.touched_bytes = 0  # from its beginning on; all behind them is one gap
         self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
         self._gaps = [(0, memory.nbytes)]
 
@@ -78,7 +74,6 @@ class _Block:
         for i, (begin, end) in enumerate(self._gaps):
             if end - begin >= num_bytes:
                 self._gaps[i : i + 1] = [(begin + num_bytes, end)] if end - begin > num_bytes else []
-                self.touched_bytes = max(self.touched_bytes, begin + num_bytes)
                 return begin
         return None
 
@@ -117,7 +112,6 @@ class BufferPool:
         self._blocks: dict[int, _Block] = {}
         self._num_made = 0
         self._num_takes = 0  # since the last sweep
-        self._kept_bytes = 0  # what a sweep leaves; see `warm`
         # What came back. Whoever lets go of the last view of a run, in whatever thread, perhaps with the lock in hand,
         # leaves a note here and no more.
         self._returned: deque[_Run] = deque()
@@ -149,28 +143,6 @@ class BufferPool:
         num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         return self.take(num_bytes)[:num_bytes].view(dtype).reshape(shape)
 
-    def warm(self, num_bytes: int) -> bool:
-        """Touch some more memory and return True; False once runs of `num_bytes` together find touched memory.
-
-        For a caller that knows how much will be in use at once. The memory of this process then reaches its size after
-        some batches, and not hours later, when so much of it happens to be in use for the first time.
-        """
-        with self._lock:
-            self._kept_bytes = max(self._kept_bytes, num_bytes)
-            shared = [block for block in self._blocks.values() if block.is_shared]
-            missing = num_bytes - sum(block.touched_bytes for block in shared)
-            if missing <= 0 or not shared:  # runs are too small for blocks, or too large
-                return False
-            for block in shared:
-                room = block.memory.nbytes - block.touched_bytes
-                if room:
-                    begin, num = block.touched_bytes, min(room, missing, _WARMED_BYTES)
-                    block.memory[begin : begin + num : PAGE_BYTES] = 0
-                    block.touched_bytes += num
-                    return True
-            self._add_block(self._block_bytes, is_shared=True)
-            return True
-
     def _take_back(self, size: int) -> _Place | None:
         """Make gaps of what came back; if that is one run of this size, return it, which is as good as new."""
         if len(self._returned) == 1:
@@ -196,25 +168,19 @@ class BufferPool:
                 return number, begin, begin + size
         # A little more than one run needs: the next of its kind may be a little larger.
         block_bytes = self._block_bytes if self._num_made or size > self._first_bytes else self._first_bytes
-        number = self._add_block(block_bytes if shares else size + size // 16, is_shared=shares)
-        self._blocks[number].cut(size)
-        return number, 0, size
-
-    def _add_block(self, num_bytes: int, *, is_shared: bool) -> int:
         number, self._num_made = self._num_made, self._num_made + 1
-        self._blocks[number] = _Block(self._allocate(num_bytes), is_shared=is_shared)
-        return number
+        memory = self._allocate(block_bytes if shares else size + size // 16)
+        self._blocks[number] = block = _Block(memory, is_shared=shares)
+        block.cut(size)
+        return number, 0, size
 
     def _sweep(self) -> None:
         """Let go of blocks that nobody looks at and that no run was taken of since the last sweep."""
         self._num_takes = 0
         self._take_back(0)
-        num_bytes = sum(block.memory.nbytes for block in self._blocks.values() if block.is_shared)
         for number, block in list(self._blocks.items()):
-            left = num_bytes - block.memory.nbytes if block.is_shared else num_bytes
-            if not (block.runs or block.is_needed) and (not block.is_shared or left >= self._kept_bytes):
+            if not (block.runs or block.is_needed):
                 del self._blocks[number]
-                num_bytes = left
             block.is_needed = False
 
     def release(self) -> None:
@@ -222,7 +188,6 @@ class BufferPool:
         with self._lock:
             self._blocks.clear()
             self._returned.clear()
-            self._kept_bytes = 0
 
     @property
     def num_blocks(self) -> int:

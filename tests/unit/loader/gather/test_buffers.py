@@ -80,7 +80,6 @@ _steps = st.lists(
     st.one_of(
         st.integers(0, 5000).map(lambda size: ("take", size)),
         st.integers(0, 30).map(lambda i: ("drop", i)),
-        st.integers(0, 20_000).map(lambda size: ("warm", size)),
     ),
     max_size=60,
 )
@@ -100,8 +99,6 @@ def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
                 assert held[i].nbytes >= number
                 assert held[i].ctypes.data % 64 == 0
                 held[i][:] = i
-            elif what == "warm":
-                pool.warm(number)
             elif held:
                 del held[sorted(held)[number % len(held)]]
         assert all((buffer == i).all() for i, buffer in held.items())
@@ -151,41 +148,6 @@ def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypat
     last[:] = 7
     del pool
     assert (last == 7).all()
-
-
-def test_memory_for_what_will_be_looked_at_at_a_time_is_touched_early_and_stays(small_blocks, monkeypatch):
-    monkeypatch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-    monkeypatch.setattr(buffers, "_WARMED_BYTES", 1024)
-    made = []
-
-    def allocate(num_bytes):
-        made.append(np.full(num_bytes, 7, dtype=np.uint8))
-        return made[-1]
-
-    pool = BufferPool(allocate, is_pinned=True)
-    first = pool.take(1000)
-    num_times = 1
-    while pool.warm(10_000):
-        num_times += 1
-    assert num_times > 5  # not all at once
-    assert [memory.nbytes for memory in made] == [4096] * 3
-    assert (first == 7).all()  # in use: nobody writes to it
-    assert [int((memory[:: buffers.PAGE_BYTES] == 0).sum()) for memory in made] == [0, 1, 1]
-    for _ in range(100):
-        pool.take(64)
-    assert pool.num_blocks == 3  # no sweep takes it
-    held = [pool.take(2048) for _ in range(4)]
-    assert len(made) == 3
-    del held
-
-
-def test_nothing_is_touched_for_runs_that_lie_in_no_block_together(small_blocks):
-    pool = BufferPool(is_pinned=True)
-    assert not pool.warm(10_000)
-    large = pool.take(5000)
-    assert not pool.warm(10_000)
-    assert pool.num_blocks == 1
-    del large
 
 
 def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
