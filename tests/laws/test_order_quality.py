@@ -27,25 +27,16 @@ def test_data_sorted_by_label_come_as_a_random_permutation_would_give_them(num_s
     found = quality(alone(order), batch_size=batch_size, num_batches=512)
     assert 0.95 <= found.chi_square <= 1.05
     assert found.sentence.startswith("Well mixed")
-    # A lag leaves B - lag pairs a batch: 1% can be told from chance only where there are a few hundred thousand.
-    pairs = {lag: found.num_batches * (batch_size - lag) for lag in found.lag_correlations}
-    for lag, correlation in found.lag_correlations.items():
-        assert abs(correlation) < max(0.01, 4 / pairs[lag] ** 0.5), lag
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_samples", "num_chunks", "batch_size"), SHAPES)
 def test_each_of_many_seeds_and_epochs_is_as_good(num_samples, num_chunks, batch_size):
-    correlations: dict[int, list[float]] = {}
     for seed in range(6):
         order = order_of(num_samples, num_chunks, seed=seed)
         for epoch in range(2):
             found = quality(alone(order), batch_size=batch_size, num_batches=1000, epoch=epoch)
             assert 0.95 <= found.chi_square <= 1.05, (seed, epoch)
-            for lag, correlation in found.lag_correlations.items():
-                correlations.setdefault(lag, []).append(correlation)
-    for lag, found in correlations.items():
-        assert abs(np.mean(found)) < 0.01, lag
 
 
 @pytest.mark.parametrize(("num_samples", "num_chunks", "batch_size"), SOME[1:])

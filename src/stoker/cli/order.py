@@ -79,7 +79,6 @@ def run_quality(options: argparse.Namespace, console: Console) -> int:
         "measured by": f"{options.column}, {count_text(num_classes)} {kinds}",
         "looked at": f"{count_text(found.num_batches)} batches of {count_text(size)}",
         "chi-square": f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)",
-        "lag correlation": _farthest(found),
         "chunks a batch": _mean(found.num_chunks),
         "files a batch": "" if found.num_files is None else _mean(found.num_files),
         "window": _window(found.chunks_per_window, found.chunks_per_lane),
@@ -104,7 +103,6 @@ def _as_json(found: Quality) -> dict[str, object]:
     return {
         "num_batches": found.num_batches,
         "chi_square": found.chi_square,
-        "lag_correlations": {str(lag): value for lag, value in found.lag_correlations.items()},
         "num_chunks_a_batch": found.num_chunks,
         "num_files_a_batch": found.num_files,
         "chunks_per_window": found.chunks_per_window,
@@ -113,13 +111,6 @@ def _as_json(found: Quality) -> dict[str, object]:
         "sentence": found.sentence,
         "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
     }
-
-
-def _farthest(found: Quality) -> str:
-    if not found.lag_correlations:
-        return ""
-    lag, value = max(found.lag_correlations.items(), key=lambda one: abs(one[1]))
-    return f"{value:+.4f} at most, at lag {lag} (0 in a random one)"
 
 
 def _mean(num: float) -> str:

@@ -66,8 +66,6 @@ class Quality:
         num_batches: Full batches that were looked at.
         chi_square: Of the labels in a batch, per degree of freedom, mean over the batches; 1 for a random
             permutation (drawing without replacement is allowed for), more where batches are of one kind.
-        lag_correlations: By lag: correlation between samples that many rows apart in a batch, of their places in the
-            fixed order of their data set and lane; 0 for a random permutation.
         num_chunks: Distinct chunks in a batch, mean.
         num_files: Distinct files in a batch, mean; None where the chunks' files were not given.
         shares: What each data set is of the batches.
@@ -76,7 +74,6 @@ class Quality:
 
     num_batches: int
     chi_square: float
-    lag_correlations: dict[int, float]
     num_chunks: float
     num_files: float | None
     shares: tuple[DatasetShare, ...]
@@ -179,13 +176,10 @@ def quality(
     expected = _expected_counts(order.counts, sizes, labels[1] if labels else None)
     first_chunks = np.cumsum([0, *(len(one.chunk_starts) - 1 for one in order.components)])
     lanes = order.lanes_of_epoch(epoch)
-    lags = [1 << i for i in range(batch_size.bit_length() - 1)]
-    chi_squares, held, num_chunks, num_files, products = [], [], [], [], np.zeros(len(lags))
+    chi_squares, held, num_chunks, num_files = [], [], [], []
     for i in range(looked_at := min(num_batches, steps.num_steps)):
         batch = samples_of(lanes, steps, i * steps.num_steps // looked_at)
-        label, place = _labels(order, batch, label_of)
-        chi_squares.append(chi_square(label, expected))
-        products += [np.mean(place[:-lag] * place[lag:]) for lag in lags]
+        chi_squares.append(chi_square(_labels(order, batch, label_of), expected))
         held.append(np.bincount(batch.component, minlength=len(sizes)) / batch_size)
         chunk = np.unique(first_chunks[batch.component] + batch.chunk)
         num_chunks.append(chunk.size)
@@ -193,7 +187,6 @@ def quality(
     return Quality(
         num_batches=looked_at,
         chi_square=float(np.mean(chi_squares)),
-        lag_correlations=dict(zip(lags, (products / looked_at).tolist(), strict=True)),
         num_chunks=float(np.mean(num_chunks)),
         num_files=sum(num_files) / looked_at if num_files else None,
         shares=tuple(_share(order, which, np.array(held)[:, which], epoch) for which in range(len(sizes))),
@@ -223,18 +216,14 @@ def _expected_counts(
     return expected
 
 
-def _labels(order: MixtureOrder, batch: Samples, label_of: LabelOf) -> tuple[Int64, npt.NDArray[np.float64]]:
-    """Return each sample's label, and its place in its lane's fixed order: mean 0, variance 1. Shape [B] each."""
-    labels, places = np.empty(batch.row.size, dtype=np.int64), np.empty(batch.row.size)
+def _labels(order: MixtureOrder, batch: Samples, label_of: LabelOf) -> Int64:
+    """Return the label of each sample. Shape [B]."""
+    labels = np.empty(batch.row.size, dtype=np.int64)
     for which, epoch in np.unique(np.stack([batch.component, batch.epoch], axis=1), axis=0).tolist():
         members = np.flatnonzero((batch.component == which) & (batch.epoch == epoch))
-        component = order.component_in(which, epoch)
-        place = component.chunk_starts[batch.chunk[members]] + batch.row[members]
-        labels[members] = label_of(which, epoch, place)
-        sizes, lane = np.array(component.lane_sizes, dtype=np.float64), batch.lane[members]
-        middle = (np.cumsum(sizes) - (sizes + 1) / 2)[lane]
-        places[members] = (place - middle) / np.sqrt(np.maximum(sizes[lane] ** 2 - 1, 1.0) / 12)
-    return labels, places
+        first = order.component_in(which, epoch).chunk_starts[batch.chunk[members]]
+        labels[members] = label_of(which, epoch, first + batch.row[members])
+    return labels
 
 
 def _share(order: MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch: int) -> DatasetShare:
