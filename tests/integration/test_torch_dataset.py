@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import multiprocessing.context
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +182,51 @@ def test_two_data_loaders_of_one_data_set_take_turns(place, epochs):
         first, second = (iter(loader) for loader in loaders)
         dataset.set_epoch(0)
         assert (ids_of(first), ids_of(second)) == (epochs[0], epochs[1])
+
+
+class InTurn(multiprocessing.context.ForkContext):
+    """Starts processes when it is its turn, among those of others."""
+
+    def __init__(self, name, turns):
+        self._name, self._turns, self._taken = name, turns, turns.setdefault("taken", threading.Condition())
+
+    def Process(self, **options):  # noqa: N802
+        process = multiprocessing.get_context("fork").Process(**options)
+        start = process.start
+
+        def in_turn():
+            with self._taken:
+                assert self._taken.wait_for(lambda: self._turns["names"][0] == self._name, timeout=60)
+                start()
+                self._turns["names"].pop(0)
+                self._taken.notify_all()
+
+        process.start = in_turn
+        return process
+
+
+@pytest.mark.parametrize("names", [["a", "b", "a", "b"], ["a", "b", "b", "a"]])
+def test_data_loaders_that_start_their_workers_at_the_same_time_each_have_an_epoch(place, epochs, names):
+    dataset, turns = dataset_of(place), {"names": names}
+    loaders = [
+        DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=InTurn(name, turns))
+        for name in "ab"
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(ids_of, loaders)) == epochs[:2]
+
+
+def test_loops_of_many_threads_each_have_an_epoch(place, epochs):
+    num_threads, at_once = 3, threading.Barrier(3)
+
+    def loop(dataset):
+        loader = DataLoader(dataset, batch_size=None)
+        at_once.wait(60)
+        return ids_of(loader)
+
+    with dataset_of(place) as dataset, ThreadPoolExecutor(num_threads) as pool:
+        found = list(pool.map(loop, [dataset] * num_threads))
+    assert sorted(found) == sorted(epochs)
 
 
 def test_threads_that_share_an_iterator_have_each_row_once(place, epochs):

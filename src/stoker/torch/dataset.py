@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, Self, Unpack, cast
+from typing import Any, NoReturn, Self, TypeAlias, Unpack, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
@@ -36,6 +36,13 @@ from stoker.torch.tensors import Tensors
 # All data sets of this process. A rank that was itself forked, or got a data set by pickle, must own the state that it
 # shares with its workers before it forks them, and only a hook before the fork sees that moment.
 _all: weakref.WeakSet[TorchDataset] = weakref.WeakSet()
+# Held while a pass is begun, and from then on until the worker that it was begun for is forked: threads may begin
+# passes of one data set at the same time. Entered again where a signal's handler does so.
+_beginning = threading.RLock()
+
+# The number of a DataLoader's iterator that has started workers; the pass that was begun for these, and whether none
+# was begun or told before it.
+_Begun: TypeAlias = tuple[int, tuple[Pass, bool] | None]
 
 _OF_DATA_LOADER = "it is the DataLoader's: DataLoader(dataset, batch_size=None, {}=...)"
 _HINTS = HINTS | {
@@ -107,10 +114,10 @@ class TorchDataset(IterableDataset[Tensors]):
         self._anchor = self._resume.beginning
         self._agreed, self._owned_in = Passes(), Home()
         _all.add(self)
-        # The DataLoader's iterator that starts workers now, how many did, and the pass that was begun for its workers.
-        self._starting: weakref.ref[Any] | None = None
+        # Of each DataLoader's iterator that has started workers.
+        self._started: weakref.WeakKeyDictionary[Any, _Begun] = weakref.WeakKeyDictionary()
         self._num_started = 0
-        self._begun: tuple[Pass, bool] | None = None
+        self._begun: _Begun = 0, None  # in a worker, of the iterator that started it
         self._num_joined = 0  # passes of this worker
         # Only in a spawned worker: what its owner found out about who iterates the DataLoader.
         self._seen: Seen | None = None
@@ -134,17 +141,20 @@ class TorchDataset(IterableDataset[Tensors]):
         """
         self.own()
         iterator, dataset = starting_workers()
-        if isinstance(dataset, TorchDataset) and dataset is not self:
-            return  # another thread may be starting workers of this one
-        if iterator is not None and (self._starting is None or self._starting() is not iterator):
-            self._starting, self._num_started = weakref.ref(iterator), self._num_started + 1
+        if iterator is None or (isinstance(dataset, TorchDataset) and dataset is not self):
+            return
+        if iterator not in self._started:
+            self._num_started += 1
             # A data set around this one may have other plans for it.
-            self._begun = self._join(hash((os.getpid(), self._num_started))) if dataset is self else None
+            begun = self._join(hash((os.getpid(), self._num_started))) if dataset is self else None
+            self._started[iterator] = self._num_started, begun
+        self._begun = self._started[iterator]
 
     def _join(self, key: int | None) -> tuple[Pass, bool]:
         """Return the pass of a key, and whether none was begun or told before it."""
-        is_first = self._passes.is_new
-        return self._passes.join(key), is_first
+        with _beginning:
+            is_first = self._passes.is_new
+            return self._passes.join(key), is_first
 
     # ------------------------------------------------------------------ in the process that owns the DataLoader
 
@@ -245,9 +255,10 @@ class TorchDataset(IterableDataset[Tensors]):
         if worker is None:
             which, is_first = self._join(None)
         else:
-            begun, self._begun, self._num_joined = self._begun, None, self._num_joined + 1
+            (number, begun), self._num_joined = self._begun, self._num_joined + 1
+            self._begun = number, None
             # Workers that live on go through several passes.
-            key = hash((worker.seed - worker.id, worker.num_workers, self._num_started, self._num_joined))
+            key = hash((worker.seed - worker.id, worker.num_workers, number, self._num_joined))
             which, is_first = begun or self._join(key)
         if not is_first:
             seen = seen._replace(missing=None)
@@ -350,16 +361,22 @@ class TorchDataset(IterableDataset[Tensors]):
                 options["num_threads"] = max(1, num_cores() // num_workers)
             shard = self._ranks.settle()
             options["shard"] = Shard(shard.rank, shard.world_size, checked=False)
-            self._loader = _InTurnLoader(self._dataset, **cast("LoaderOptions", options))
+            made = _InTurnLoader(self._dataset, **cast("LoaderOptions", options))
+            with _beginning:  # not held while a loader is made, which takes long, and may start processes
+                self._loader = kept = made if self._loader is None else self._loader
+            if kept is not made:  # another thread was faster
+                made.close()
+            return kept
         return self._loader
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a spawned worker needs: everything but this process's loader."""
-        self.start()
-        return self.__dict__ | {"_loader": None, "_inherited": [], "_starting": None, "_seen": self._look()}
+        with _beginning:
+            self.start()
+            return self.__dict__ | {"_loader": None, "_inherited": [], "_started": None, "_seen": self._look()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, _started=weakref.WeakKeyDictionary())
         if not self._agreed.are_shared:  # a copy, and no worker's
             self._agreed = self._agreed.copy()
         _all.add(self)
@@ -369,12 +386,13 @@ class TorchDataset(IterableDataset[Tensors]):
 
 
 def _start_all() -> None:
+    _beginning.acquire()
     for dataset in list(_all):
         dataset.start()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_start_all)
+    os.register_at_fork(before=_start_all, after_in_parent=_beginning.release, after_in_child=_beginning.release)
 
 
 class TorchIterator(Iterator[Tensors]):
