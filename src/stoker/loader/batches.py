@@ -213,16 +213,13 @@ class Delivery:
     Must not refer to the loader, which could never be let go.
 
     Attributes:
-        copies: Whether `prepare` copies the batch to a device: time worth a stage of its own.
-        expands: Whether it expands what samples share behind the copy, so that each value is copied once.
-        widens: Whether it widens what is kept narrower behind the copy, so that narrow values are copied.
+        copies: Whether `prepare` copies the batch to a device: time worth a stage of its own. What samples share is
+            expanded behind the copy then, and what is kept narrower is widened there, so that as little is copied.
         resident: Keeps records on a device, which need not be gathered, as `stoker.torch.resident.ResidentRows` does;
             None keeps none there.
     """
 
     copies = False
-    expands = False
-    widens = False
     resident: Any = None
 
     def allocate(self, num_bytes: int) -> Array:
@@ -299,10 +296,10 @@ class Batches:
             is_expanded=config.deduplicated == "expand",
             compact=compact,
             # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-            is_widened=bool(compact) and (not delivery.widens or is_augmented or is_cut),
+            is_widened=bool(compact) and (not delivery.copies or is_augmented or is_cut),
         )
         needs_each = is_augmented or isinstance(config.unit, NGram | Pack)
-        self._once: Once = "where it pays" if delivery.expands and not needs_each else "never"
+        self._once: Once = "where it pays" if delivery.copies and not needs_each else "never"
         if config.deduplicated == "unique":
             self._once = "always"
         # Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.

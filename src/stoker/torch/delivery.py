@@ -91,8 +91,6 @@ class DeviceDelivery(Delivery):
     """
 
     copies = True
-    expands = True
-    widens = True
 
     def __init__(self, stream: CudaStream, *, resident: ResidentRows | None = None) -> None:
         self._stream = stream
