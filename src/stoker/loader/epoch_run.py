@@ -1,9 +1,8 @@
 """One pass over (the rest of) an epoch: steps in order, batches ahead of them.
 
-ReadyQueue      threads make batches ahead of the loop, which gets them in order
-Run             what they are made of: chunks built, windows opened and passed, steps counted
-Epochs          where a loader stands: behind which batch, and where the next run begins
-BatchIterator   what a loop takes the batches of one run from
+ReadyQueue   threads make batches ahead of the loop, which gets them in order
+Run          what they are made of: chunks built, windows opened and passed, steps counted
+Epochs       where a loader stands: behind which batch, and where the next run begins
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -25,7 +23,6 @@ from stoker.loader.gather import Together
 from stoker.loader.lane import Lane
 from stoker.loader.opened import OpenDatasets, filler_of
 from stoker.loader.orders import Orders
-from stoker.loader.shard import Ranks
 from stoker.loader.window import Window
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.position import Position
@@ -459,59 +456,3 @@ class Epochs:
             steps.remainder,
         )
         self.go_to(at.next_epoch())
-
-
-class BatchIterator:
-    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
-
-    Threads may share it: each batch goes to one of them, and each of them comes to the end.
-
-    Args:
-        epochs: Of the loader.
-        enter: Begins the run that is iterated.
-        deliver: Makes of what was prepared what the loop gets.
-        ranks: Which rank of how many the loader is.
-        home: The loader's process.
-    """
-
-    def __init__(
-        self,
-        epochs: Epochs,
-        enter: Callable[[], Run],
-        *,
-        deliver: Callable[[Any], Any],
-        ranks: Ranks,
-        home: Home,
-    ) -> None:
-        self._epochs, self._enter, self._deliver = epochs, enter, deliver
-        self._ranks, self._home = ranks, home
-        self._run: Run | None = None
-        self._asking = threading.RLock()
-        self._is_over = False
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> Any:
-        self._home.check("this iterator")
-        with self._asking:
-            if self._is_over:
-                raise StopIteration
-            run = self._run
-            try:
-                self._ranks.prove()
-                if run is None:
-                    self._run = run = self._enter()
-                    self._abandoning = weakref.finalize(self, run.abandon)
-                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
-                prepared, num_samples = run.next()
-            except BaseException as error:
-                self._is_over = True
-                if run is not None:
-                    self._abandoning.detach()
-                    run.close()
-                    if isinstance(error, StopIteration):
-                        self._epochs.ended(run)
-                raise
-            self._epochs.handed(run, num_samples)
-            return self._deliver(prepared)

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack
 
@@ -21,7 +21,7 @@ from stoker.host.forks import Home
 from stoker.loader.batches import Batches, Delivery
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
-from stoker.loader.epoch_run import BatchIterator, Epochs, Run
+from stoker.loader.epoch_run import Epochs, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.opened import OpenDatasets, open_datasets
 from stoker.loader.orders import Orders, UnitsReport, needed_chunks
@@ -183,7 +183,7 @@ class Loader:
         self._settle()
         if not self._close_all.alive:
             raise RuntimeError(_CLOSED)
-        return self._iterate(self._begin_run)
+        return BatchIterator(self)
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
@@ -412,10 +412,6 @@ class Loader:
         except ValueError:  # it is raised where somebody asks for a batch
             return shard, self._config.lanes
 
-    def _iterate(self, enter: Callable[[], Run]) -> BatchIterator:
-        deliver, ranks = self._delivery.deliver, self._config.ranks
-        return BatchIterator(self._epochs, enter, deliver=deliver, ranks=ranks, home=self._home)
-
     def _begin_run(self, start: Position | None = None, turn: slice = slice(None)) -> Run:
         """Begin some of the steps from a position on, of the one where the loader stands unless told."""
         self._home.check(f"this {type(self).__name__}")
@@ -449,6 +445,52 @@ class Loader:
         epoch = at.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = at.again() if at.epoch == epoch else at.at(epoch)
         return self._orders.going_on(begins), self._steps_of(self._settle().global_batch_size, begins), epoch
+
+
+class BatchIterator:
+    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
+
+    Threads may share it: each batch goes to one of them, and each of them comes to the end.
+
+    Args:
+        loader: Whose batches they are.
+        start: Where the run begins; where the loader stands by then, unless told.
+        turn: Which of the run's steps.
+    """
+
+    def __init__(self, loader: Loader, start: Position | None = None, turn: slice = slice(None)) -> None:
+        self._loader, self._start, self._turn = loader, start, turn
+        self._run: Run | None = None
+        self._asking = threading.RLock()
+        self._is_over = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        loader._home.check("this iterator")
+        with self._asking:
+            if self._is_over:
+                raise StopIteration
+            run = self._run
+            try:
+                loader._config.ranks.prove()
+                if run is None:
+                    self._run = run = loader._begin_run(self._start, self._turn)
+                    self._abandoning = weakref.finalize(self, run.abandon)
+                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
+                prepared, num_samples = run.next()
+            except BaseException as error:
+                self._is_over = True
+                if run is not None:
+                    self._abandoning.detach()
+                    run.close()
+                    if isinstance(error, StopIteration):
+                        loader._epochs.ended(run)
+                raise
+            loader._epochs.handed(run, num_samples)
+            return loader._delivery.deliver(prepared)
 
 
 class _Resources:

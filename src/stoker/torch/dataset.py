@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn, Self, TypeAlias, Unpack, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -22,8 +21,8 @@ from stoker.hashing import fingerprint
 from stoker.host.forks import Home
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
-from stoker.loader.epoch_run import BatchIterator, Progress
-from stoker.loader.loader import Loader
+from stoker.loader.epoch_run import Progress
+from stoker.loader.loader import BatchIterator, Loader
 from stoker.loader.resume import Allowed, Resume, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
@@ -283,7 +282,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def batches(self, start: Position, turn: slice) -> BatchIterator:
         """Return batches of a pass that begins at `start`, from this process's own loader."""
-        return self._loader_here(turn.step or 1).batches(start, turn)
+        return BatchIterator(self._loader_here(turn.step or 1), start, turn)
 
     def go_on(self, which: Pass, state: Mapping[str, Any], seen: Seen, num_workers: int) -> Pass:
         """Let a pass go on from where a saved one stood, or be over where that was; the same in all workers.
@@ -453,7 +452,7 @@ class TorchIterator(Iterator[Tensors]):
 
 
 class _InTurnLoader(Loader):
-    """A loader that makes a worker's turn of the steps: begins any pass, and makes any of its steps."""
+    """A loader of a worker, which makes its turn of the steps of any pass."""
 
     def _make_delivery(self) -> CpuDelivery:
         return CpuDelivery(in_one_storage=True)
@@ -465,7 +464,3 @@ class _InTurnLoader(Loader):
     def as_opened(self) -> Dataset | Mixture:
         """Return the data set with its files and versions as they were when it was opened."""
         return self._opened.as_opened()
-
-    def batches(self, start: Position, turn: slice) -> BatchIterator:
-        """Return some of the batches of the pass that begins at `start`."""
-        return self._iterate(partial(self._begin_run, start, turn))
