@@ -126,15 +126,6 @@ class SequenceShard:
         both = pieces[:, self.rank : self.rank + apart + 1 : apart]
         return both.reshape(sequences.shape[0], 2 * size, *sequences.shape[2:])
 
-    def cut(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch with this rank's part of each sequence in place of the whole.
-
-        Raises:
-            ValueError: As `check_batch` says.
-        """
-        self.check_batch(batch)
-        return {name: self.part(field) if name in self.fields else field for name, field in batch.items()}
-
     def check_batch(self, batch: Mapping[str, Any]) -> None:
         """Raise where a batch cannot be cut.
 
