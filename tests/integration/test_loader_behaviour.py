@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -278,6 +279,24 @@ def test_a_closed_loader_says_so_instead_of_ending_the_epoch_early(folder):
     with pytest.raises(RuntimeError, match="closed"):
         iter(loader)
     assert loader.state_dict()["num_consumed"] == 10
+
+
+def test_a_loader_that_a_signals_handler_closes_while_its_first_batch_is_asked_for_says_so(folder):
+    class Signalling(logging.Handler):
+        def emit(self, record):
+            signal.raise_signal(signal.SIGUSR1)
+
+    # A loader warns, in the middle of finding its share, that one of its ranks gets nothing.
+    loader = stoker.Loader(dataset_of(folder), global_batch_size=1, rank=0, world_size=2)
+    handler, log = Signalling(logging.WARNING), logging.getLogger("stoker")
+    before = signal.signal(signal.SIGUSR1, lambda *_: loader.close())
+    log.addHandler(handler)
+    try:
+        with pytest.raises(RuntimeError, match="the loader is closed"):
+            next(iter(loader))
+    finally:
+        log.removeHandler(handler)
+        signal.signal(signal.SIGUSR1, before)
 
 
 class HeldStorage(MemoryStorage):
