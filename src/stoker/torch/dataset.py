@@ -20,10 +20,10 @@ from stoker.errors import ResumeError
 from stoker.hashing import fingerprint
 from stoker.host.forks import Home
 from stoker.host.machine import num_cores
-from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
+from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
 from stoker.loader.epoch_run import Progress
 from stoker.loader.loader import BatchIterator, Loader
-from stoker.loader.resume import Allowed, Resume, check_allowed
+from stoker.loader.resume import Allowed, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
@@ -103,11 +103,11 @@ class TorchDataset(IterableDataset[Tensors]):
         self._loader: _InTurnLoader | None = None
         self._loads_in = Home()
         self._inherited: list[_InTurnLoader] = []
-        # The share does not matter yet: `_loader_here` sets it.
+        # The share does not matter yet: `loader_here` sets it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
         with opened as loader:
-            self._dataset = loader.as_opened()
-            self._config, self._resume = loader.plan()
+            self._dataset = loader._opened.as_opened()  # files and versions as they are now
+            self._config, self._resume = loader._config, loader._resume
             self._has_lists = bool(loader.spec.ragged)
         # The position that others are derived from. Epochs other than its own are those of a new loader.
         self._anchor = self._resume.beginning
@@ -280,10 +280,6 @@ class TorchDataset(IterableDataset[Tensors]):
         anchor = self._anchor if epoch == self._anchor.epoch else self._anchor.at(epoch)
         return replace(anchor, num_consumed=max(num_consumed, anchor.again().num_consumed))
 
-    def batches(self, start: Position, turn: slice) -> BatchIterator:
-        """Return batches of a pass that begins at `start`, from this process's own loader."""
-        return BatchIterator(self._loader_here(turn.step or 1), start, turn)
-
     def go_on(self, which: Pass, state: Mapping[str, Any], seen: Seen, num_workers: int) -> Pass:
         """Let a pass go on from where a saved one stood, or be over where that was; the same in all workers.
 
@@ -348,7 +344,8 @@ class TorchDataset(IterableDataset[Tensors]):
     def _under_way(self) -> Pass:
         return self._passes.told or self._passes.latest or Pass()
 
-    def _loader_here(self, num_workers: int) -> _InTurnLoader:
+    def loader_here(self, num_workers: int) -> _InTurnLoader:
+        """Return the loader of this process, one of so many that make the batches; made where there is none yet."""
         if not self._loads_in.is_here:
             if self._loader is not None:
                 # Kept for ever: closing it would release locks that the parent holds.
@@ -448,7 +445,8 @@ class TorchIterator(Iterator[Tensors]):
                 current=None,
             )
         every = max(1, self._num_workers)
-        return self._dataset.batches(start, slice((self._worker - self._num_before) % every, None, every))
+        turn = slice((self._worker - self._num_before) % every, None, every)
+        return BatchIterator(self._dataset.loader_here(every), start, turn)
 
 
 class _InTurnLoader(Loader):
@@ -456,11 +454,3 @@ class _InTurnLoader(Loader):
 
     def _make_delivery(self) -> CpuDelivery:
         return CpuDelivery(in_one_storage=True)
-
-    def plan(self) -> tuple[LoaderConfig, Resume]:
-        """Return the arguments, and what reads saved states."""
-        return self._config, self._resume
-
-    def as_opened(self) -> Dataset | Mixture:
-        """Return the data set with its files and versions as they were when it was opened."""
-        return self._opened.as_opened()
