@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from mmap import PAGESIZE as PAGE_BYTES
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.host.huge import PAGE_BYTES
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import threading
+from mmap import PAGESIZE as PAGE_BYTES
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from tests.strategies import examples
 import stoker.loader.window
 from stoker import Dataset, Loader
 from stoker._native import ChunkMap, WindowChunks, WindowMemory, cached_bytes, read_chunks
-from stoker.host.huge import PAGE_BYTES
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
