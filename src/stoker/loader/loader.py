@@ -181,8 +181,7 @@ class Loader:
         register_pytrees()
         self._home.check(f"this {type(self).__name__}")
         self._settle()
-        if not self._close_all.alive:
-            raise RuntimeError(_CLOSED)
+        self._check_open()
         return BatchIterator(self)
 
     def __len__(self) -> int:
@@ -423,15 +422,20 @@ class Loader:
         start = self._epochs.start if start is None else start
         orders = self._orders.going_on(start)
         with begun.lock:
-            if not self._close_all.alive:
-                raise RuntimeError(_CLOSED)
+            self._check_open()
             run = Run(start, orders, self._opened, batches=batches, stages=self._stages, turn=turn)
             begun.runs.add(run)
-        if not self._close_all.alive:  # by a signal's handler, while the run began
+        try:
+            self._check_open()
+        except RuntimeError:  # a signal's handler has closed the loader while the run began
             run.close()
-            raise RuntimeError(_CLOSED)
+            raise
         self._epochs.enter(run, start)
         return run
+
+    def _check_open(self) -> None:
+        if not self._close_all.alive:
+            raise RuntimeError(_CLOSED)
 
     def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
         return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
