@@ -158,17 +158,12 @@ class Mirror:
         """
         if self._reading.wait_s():
             return None
-        url = self._name(key)
         try:
-            storage = self._opened()
-            try:
-                size_bytes = within(self._answer_s, lambda: storage.stat(url)).size_bytes
-            except SourceMissingError:
+            size_bytes = self._size_of(key)
+            if not size_bytes:
                 self._reading.worked()
                 return None
-            if not size_bytes:  # some stores show an object before it has content
-                return None
-            begin = self._read(url, 0, min(_RANGE_BYTES, size_bytes))
+            begin = self._read(self._name(key), 0, min(_RANGE_BYTES, size_bytes))
             header = parse_header(bytes(begin), path=Path(key + SUFFIX), file_bytes=size_bytes)
             header.check(key, path=Path(key + SUFFIX), num_samples=num_samples, spec=spec)
         except Exception as error:  # whatever a client raises: the chunk is built then
@@ -268,12 +263,11 @@ class Mirror:
                 if self._closing.wait(pause_s):
                     return None
             try:
-                storage = self._opened()
-                if key in self._unfit or not self._is_there(storage, key):
+                if key in self._unfit or not self._size_of(key):
                     data = content()
                     if data is None:
                         return None
-                    storage.write(self._name(key), data)
+                    self._opened().write(self._name(key), data)
                     with self._mutex:
                         self.counts["num_uploaded"] += 1
                         self._unfit.discard(key)
@@ -284,18 +278,20 @@ class Mirror:
                 return True
         return False
 
-    def _is_there(self, storage: RetryingStorage, key: str) -> bool:
-        try:
-            return within(self._answer_s, lambda: storage.stat(self._name(key))).size_bytes > 0
-        except SourceMissingError:
-            return False
-
     # ------------------------------------------------------------------ what goes wrong
 
     def _opened(self) -> RetryingStorage:
         if self._storage is None:
             self._storage = _tried_once(self._connect())
         return self._storage
+
+    def _size_of(self, key: str) -> int:
+        """Return the bytes of a chunk; 0 where it is not there, or has no content yet, as some stores show it first."""
+        storage = self._opened()
+        try:
+            return within(self._answer_s, lambda: storage.stat(self._name(key))).size_bytes
+        except SourceMissingError:
+            return 0
 
     def _name(self, key: str) -> str:
         return f"{self.url}/{key}{_END}"
