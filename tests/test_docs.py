@@ -28,6 +28,14 @@ def test_every_link_to_a_file_leads_somewhere():
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.exists()], ids=lambda page: page.name)
+def test_every_row_of_a_table_is_one_line_and_has_the_cells_of_its_heading(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.findall(r"^\|.*(?:\n.+)*", text, re.MULTILINE):
+        widths = [len(re.findall(r"(?<!\\)\|", line)) for line in paragraph.splitlines()]
+        assert len(set(widths)) == 1, paragraph
+
+
 @pytest.mark.parametrize("module", [stoker, stoker.torch], ids=lambda module: module.__name__)
 def test_the_reference_has_every_public_name(module):
     page = ROOT / "docs" / "reference" / "api" / f"{module.__name__.split('.')[-1]}.md"
