@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import shutil
 import struct
+import uuid
 import zlib
 from decimal import Decimal
 from pathlib import Path
@@ -227,6 +228,33 @@ def test_partition_values_are_those_of_the_metadata(catalog):
     found = rows_of(source)
     assert found == scanned(table)
     assert len(found) == 20
+
+
+def test_a_partition_value_that_is_a_uuid_is_that_of_the_metadata(catalog):
+    keys = [uuid.UUID(int=2**127 + 5), uuid.UUID(int=7), None]
+    schema = pa.schema([("id", pa.int64()), ("key", pa.uuid())])
+    table = catalog.create_table("web.keys", schema=schema)
+    with table.update_spec() as update:
+        update.add_identity("key")
+    for i, key in enumerate(keys):
+        path = Path(f"{place_of(table)}/data/{i}.parquet")
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": [i]}), path)
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"file://{path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(key),
+            record_count=1,
+            file_size_in_bytes=path.stat().st_size,
+        )
+        file.spec_id = table.spec().spec_id
+        with table.transaction() as transaction:
+            _FastAppendFiles(Operation.APPEND, transaction, table.io).append_data_file(file).commit()
+    with table.transaction() as transaction:
+        transaction.set_properties({"schema.name-mapping.default": json.dumps([{"field-id": 1, "names": ["id"]}])})
+    found = rows_of(f"iceberg://{place_of(table)}")
+    assert [row["key"] for row in found.values()] == keys
 
 
 def test_files_that_were_added_from_folders_have_their_partition_values(catalog, tmp_path):

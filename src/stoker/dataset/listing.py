@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from stoker.arrow import unencoded
 from stoker.dataset.logs import check_no_log
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.footers import way_out
@@ -248,8 +249,9 @@ def partition_value(file: Listed, field: pa.Field) -> pa.Scalar:
     text = dict(file.partition).get(field.name)
     if text is None:
         return pa.scalar(None, field.type)
-    if pa.types.is_integer(field.type):
+    kind = unencoded(field.type)
+    if pa.types.is_integer(kind):
         return pa.scalar(int(text), field.type)
-    if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.scalar(name_bytes(text), field.type)
     return pa.scalar(text).cast(field.type)

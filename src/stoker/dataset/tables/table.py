@@ -325,6 +325,7 @@ def _text_of(value: Any, kind: pa.DataType) -> str | None:
     if value is None:
         return None
     scalar = pa.scalar(value, kind)
+    scalar = scalar.value if isinstance(scalar, pa.ExtensionScalar) else scalar  # the bytes of a UUID
     if isinstance(scalar.as_py(), bytes):
         return name_of(scalar.as_py())
     return str(scalar.cast(pa.string()).as_py())
