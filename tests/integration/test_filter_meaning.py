@@ -47,7 +47,11 @@ CASES = [
     (pa.dictionary(pa.int8(), pa.string()), ["a", "b", None], ["a", "c"]),
     (pa.binary(), [b"", b"a", None], [b"a", "a"]),
     (pa.binary(2), [b"ab", b"cd", None], [b"ab", "cd"]),
-    (pa.timestamp("ms"), [at(1), at(1, 2, 3, 4000), None], [at(1), dt.date(2024, 2, 29), np.datetime64(at(1))]),
+    (
+        pa.timestamp("ms"),
+        [at(1), at(1, 2, 3, 4000), None],
+        [at(1), dt.date(2024, 2, 29), *(np.datetime64(at(1), unit) for unit in ("us", "m", "h", "D"))],
+    ),
     (pa.timestamp("ns", "UTC"), [at(1).replace(tzinfo=UTC), None], [at(1).replace(tzinfo=UTC)]),
     (pa.date32(), [dt.date(2024, 2, 29), None], [dt.date(2024, 2, 29), at(0), dt.date(1970, 1, 1)]),
     (pa.time64("us"), [dt.time(1), dt.time(1, 2, 3, 4), None], [dt.time(1), dt.time(1, 2, 3, 4)]),
@@ -57,8 +61,7 @@ CASES = [
 
 def as_python(kind, literal):
     """Return a literal as it compares with what `to_pylist` gives."""
-    if isinstance(literal, np.datetime64 | np.timedelta64):
-        return literal.item()
+    literal = literal.item() if isinstance(literal, np.datetime64 | np.timedelta64) else literal
     if pa.types.is_timestamp(kind) and not isinstance(literal, dt.datetime):
         return dt.datetime.combine(literal, dt.time())
     if pa.types.is_date(kind) and isinstance(literal, dt.datetime):

@@ -170,7 +170,9 @@ def _parse_condition(condition: object) -> Condition:
 
 def _parse_value(name: str, value: object) -> object:
     if isinstance(value, np.datetime64 | np.timedelta64):
-        value = pa.scalar(value)
+        value = _time_of(value)
+    elif isinstance(value, datetime) and value != value:  # NaT of pandas
+        value = None
     elif isinstance(value, datetime) and getattr(value, "nanosecond", False):  # of pandas, which Python's own has not
         value = pa.scalar(value.value, pa.timestamp("ns", None if value.tzinfo is None else "UTC"))  # type: ignore[attr-defined]
     elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
@@ -186,6 +188,16 @@ def _parse_value(name: str, value: object) -> object:
         hint = "; to select nulls write pyarrow.compute.field(...).is_null()" if value is None else ""
         raise TypeError(f"filters: {name!r} cannot be compared with {value!r}{hint}")
     return value
+
+
+def _time_of(value: np.datetime64 | np.timedelta64) -> object:
+    """Return a time of NumPy's as Arrow has it, a day or what has no time of the day as a date, and NaT as None."""
+    if np.isnat(value):
+        return None
+    unit, _ = np.datetime_data(value.dtype)
+    if unit in ("Y", "M", "W", "D") and isinstance(value, np.datetime64):
+        return value.astype("M8[D]").item()
+    return pa.scalar(value.astype(f"{value.dtype.kind}8[s]") if unit in ("W", "D", "h", "m") else value)
 
 
 def _in_us(kind: pa.DataType) -> pa.DataType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -38,6 +39,8 @@ SCHEMA = pa.schema(
         ([("a", "in", 3)], TypeError, "list of values"),
         ([("a", "in", "DE")], TypeError, "list of values"),
         ([("a", "=", None)], TypeError, "is_null"),
+        ([("a", "=", np.datetime64("NaT"))], TypeError, "is_null"),
+        ([("a", ">", pd.NaT)], TypeError, "is_null"),
         ([("a", "=", object())], TypeError, "cannot be compared"),
         (pc.field(0) > 3, ValueError, "by their names"),
     ],
