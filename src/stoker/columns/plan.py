@@ -191,12 +191,14 @@ def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[lis
     plans: list[FieldPlan] = []
     for match in matches:
         columns: list[ColumnPlan] = []
-        known: dict[pa.DataType, ColumnPlan] = {}  # of thousands of columns, most are of one type
+        # Of thousands of columns, most are of one type. One that a user wrote in Python may have no hash.
+        known: dict[pa.DataType | str, ColumnPlan] = {}
         for name in match.columns:
             kind = schema.field(numbers[name]).type
+            key = name if isinstance(kind, pa.ExtensionType) else kind
             try:
-                known[kind] = replace(known[kind], name=name) if kind in known else _plan_column(name, kind, match)
-                columns.append(known[kind])
+                known[key] = replace(known[key], name=name) if key in known else _plan_column(name, kind, match)
+                columns.append(known[key])
             except Refused as why:
                 problems.append(Problem(numbers[name], (name,), f"column {name!r} ({kind}): {why}"))
         if len(columns) == len(match.columns):
@@ -273,8 +275,8 @@ def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema, nu
     shape, unit, alike = plans[0].shape, plans[0].unit, None
     if match.is_stacked:
         plans, shape, unit = _stack(match.field, plans)
-        stored = {plan.stored_type for plan in plans} | {schema.field(numbers[plan.name]).type for plan in plans}
-        if len(stored) == 1:
+        stored = plans[0].stored_type
+        if all(plan.stored_type == stored == schema.field(numbers[plan.name]).type for plan in plans):
             alike = np.array([numbers[plan.name] for plan in plans], np.int64)
     kept = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
     if match.field.storage_dtype is not None:

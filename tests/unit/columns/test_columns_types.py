@@ -201,6 +201,24 @@ def test_uuid_and_bool8_and_json_are_their_bytes_and_truths():
     assert bytes(text.values) == b'{"a":1}'
 
 
+class Point(pa.ExtensionType):
+    """A type of a user's, which Python cannot hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int32(), "test.point")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def test_a_type_that_a_user_wrote_is_as_its_storage_alone_and_in_a_stack():
+    points = pa.ExtensionArray.from_storage(Point(), pa.array([1, 2], pa.int32()))
+    table = pa.table({"p": points, "a": points, "b": points})
+    arrays = to_arrays(table, {"both": Field(columns=["a", "b"])}, where=WHERE)
+    assert arrays["p"].tolist() == [1, 2]
+    assert arrays["both"].tolist() == [[1, 1], [2, 2]]
+
+
 def test_nan_is_a_number_and_no_null():
     assert np.isnan(one(pa.array([np.nan]))).all()
 
