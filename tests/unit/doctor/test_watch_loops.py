@@ -136,6 +136,13 @@ def test_a_buffer_that_is_refilled_is_periodic(period):
     assert report.findings[0].period == period
 
 
+def test_workers_that_become_too_slow_are_a_jump_before_they_are_too_few():
+    loader = WorkersLoader(Clock(), 1000, num_workers=2, cost=lambda i: 0.002 if i < 500 else 0.06)
+    report = run(loader, lambda i: 0.01)
+    assert names_of(report)[0] == "stall-jump"
+    assert sum(finding.share for finding in report.findings) <= 1 - 1 / report.verdict.gain + 0.01
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0005, 0.02), (0.02, 0.0005), (0.005, 0.05)])
 @pytest.mark.parametrize("at", [300, 500, 700])
 def test_a_jump_in_mid_run_is_found_where_it_is(low, high, at):

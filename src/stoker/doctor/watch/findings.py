@@ -88,14 +88,14 @@ def find_patterns(seen: Tally, traits: LoaderTraits) -> tuple[Finding, ...]:
         stalls, steps = seen.latest[:, 1] / 1e9, seen.latest[:, 2] / 1e9
         cycle = float(stalls.mean() + steps.mean())
         if stalls.mean() >= _WORTH_TELLING * cycle > 0:
-            found += _in_stalls(seen.latest, cycle, traits, has_change=bool(found))
+            found += _in_stalls(seen.latest, cycle, traits, explained=sum(finding.share for finding in found))
         found += _in_steps(seen.latest[:, 0], steps, cycle=cycle)
     found += _at_epochs(seen, traits)
     return tuple(sorted(found, key=lambda finding: -finding.share))
 
 
-def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change: bool) -> list[Finding]:
-    """Return the one pattern that the stalls have."""
+def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: float) -> list[Finding]:
+    """Return the one pattern that the stalls have, where a change with time does not explain so much of them."""
     index, stalls, num_workers = latest[:, 0], latest[:, 1] / 1e9, traits.num_turns
     share, floor, median = float(stalls.mean()) / cycle, _NOISE * cycle, float(np.median(stalls))
     turns = find_turns(index, stalls, floor=floor)
@@ -111,7 +111,8 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
         every = f"one batch in {apart} is {time_text(blocked.mean)} late, the next {blocked.num_behind} come at once"
     slow = _slow_workers(latest, turns, blocked, num_workers, floor=floor)
     if slow and len(slow) == num_workers:
-        return [_found("too-few-workers", share, f"{count_text(num_workers, 'worker')} at the limit: {every}")]
+        cost, who = share - explained, count_text(num_workers, "worker")
+        return [_found("too-few-workers", cost, f"{who} at the limit: {every}")] if cost >= _WORTH_TELLING else []
     if slow:
         who, are = ("worker", "is") if len(slow) == 1 else ("workers", "are")
         who = f"{who} {' and '.join(map(str, slow))}"
@@ -129,7 +130,7 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, has_change:
         which = f"{is_rare.sum()} of {len(stalls):,} batches"
         sentence = f"the loop waits {long} for {which}, {time_text(median)} for the others"
         return [_found("rare-stall", share * float(stalls[is_rare].sum() / stalls.sum()), sentence)]
-    return [] if has_change else [_throughout(stalls, share, traits, is_ready=bool((latest[:, 3] >= 0).any()))]
+    return [] if explained else [_throughout(stalls, share, traits, is_ready=bool((latest[:, 3] >= 0).any()))]
 
 
 def _slow_workers(
