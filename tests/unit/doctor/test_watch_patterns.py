@@ -85,6 +85,12 @@ def test_one_dear_batch_that_holds_back_those_behind_it_is_head_of_line_blocking
     assert report.findings[0].share > 0.1
 
 
+def test_a_machine_that_stops_all_workers_now_and_then_has_neither_dear_batches_nor_too_few_of_them():
+    stops = set(np.random.default_rng(3).choice(100, 8, replace=False).tolist())
+    loader = WorkersLoader(Clock(), 900, num_workers=3, cost=lambda i: 0.6 if i // 9 in stops and i % 9 < 3 else 0.02)
+    assert names_of(watched_run(loader, lambda i: 0.01)) == ["rare-stall"]
+
+
 def test_a_loader_that_is_slow_throughout_is_neither_periodic_nor_blocked():
     jitter = noise(5)
     report = watched_run(PlannedLoader(Clock(), 600, lambda i: jitter(0.03)), lambda i: jitter(0.01))

@@ -107,13 +107,14 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
         which = _which(turns.period, len(turns.places))
         every = f"the loop waits {time_text(turns.slow)} for {which}, {time_text(turns.others)} for the others"
     elif blocked is not None:
-        apart = round(len(stalls) / blocked.num)
-        every = f"one batch in {apart} is {time_text(blocked.mean)} late, the next {blocked.num_behind} come at once"
+        late = time_text(blocked.mean)
+        every = f"one batch in {blocked.apart} is {late} late, the next {blocked.num_behind} come at once"
     slow = _slow_workers(latest, turns, blocked, num_workers, floor=floor)
-    if slow and len(slow) == num_workers:
+    # Where all workers are at their limit, one is last in each of their turns, and not just now and then.
+    if len(slow) == num_workers > 0 and (blocked is None or blocked.apart <= 1.5 * num_workers):
         cost, who = share - explained, count_text(num_workers, "worker")
         return [_found("too-few-workers", cost, f"{who} at the limit: {every}")] if cost >= _WORTH_TELLING else []
-    if slow:
+    if 0 < len(slow) < num_workers:
         who, are = ("worker", "is") if len(slow) == 1 else ("workers", "are")
         who = f"{who} {' and '.join(map(str, slow))}"
         sentence = f"{who} of {num_workers} {are} slow: {every}"
@@ -121,7 +122,7 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
     if turns is not None:
         cost = share * float(stalls[np.isin(index % turns.period, turns.places)].sum() / stalls.sum())
         return [_found("periodic-stall", cost, every, period=turns.period, place=turns.places[0])]
-    if blocked is not None and num_workers > 1 and traits.is_in_order and blocked.num >= _MIN_DEAR:
+    if blocked is not None and num_workers > 1 and not slow and traits.is_in_order and blocked.num >= _MIN_DEAR:
         sentence = f"batches hold back those behind them: {every}"
         return [_found("head-of-line", blocked.share * share, sentence)]
     is_rare = stalls > max(floor, _RARE * median)
@@ -136,7 +137,7 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
 def _slow_workers(
     latest: Int64, turns: Turns | None, blocked: Blocked | None, num_workers: int, *, floor: float
 ) -> tuple[int, ...]:
-    """Return the workers that the loop waits for, all of them where they are at their limit; () says nothing."""
+    """Return the workers that the loop waits for, all of them where none has a batch ready; () says nothing."""
     everyone, stalls, late = tuple(range(num_workers)), latest[:, 1] / 1e9, latest[:, 3]
     is_known = (late >= 0) & (stalls > floor)
     if is_known.any() and num_workers > 1:
@@ -153,8 +154,7 @@ def _slow_workers(
         slow = tuple(worker for worker in everyone if fits and worker % turns.period in turns.places)
         # Where all workers are at their limit, batches come in bursts that begin with worker 0's.
         return everyone if 0 in slow else slow
-    # Where all workers are at their limit, one is last in each of their turns.
-    return everyone if blocked is not None and len(stalls) <= 1.5 * num_workers * blocked.num else ()
+    return everyone if blocked is not None and blocked.apart <= 1.5 * num_workers else ()
 
 
 def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready: bool) -> Finding:

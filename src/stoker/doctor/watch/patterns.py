@@ -104,9 +104,13 @@ def _rare_period(index: Int64, is_event: npt.NDArray[np.bool_]) -> int | None:
 
 
 class Blocked(NamedTuple):
-    """Long stalls behind which batches came at once: how many, their share of all stall, their mean, batches behind."""
+    """Long stalls behind which batches came at once.
+
+    How many, the batches from one to the next, their share of all stall, their mean, and batches behind.
+    """
 
     num: int
+    apart: int
     share: float
     mean: float
     num_behind: int
@@ -120,21 +124,22 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | Non
         stalls: Shape [N].
         floor: Stalls below this hold nobody back.
     """
-    long, behind = [], []
+    long, behind = [], []  # places, batches behind them
     for at in np.flatnonzero(stalls > floor):
         follows = stalls[at + 1 : at + 1 + _MAX_BEHIND]
         is_same_epoch = index[at + 1 : at + 1 + _MAX_BEHIND] > index[at]
         is_late = (follows > _AT_ONCE * stalls[at]) | ~is_same_epoch
         num = int(is_late.argmax()) if is_late.any() else len(follows)
         if num >= _MIN_BEHIND:
-            long.append(float(stalls[at]))
+            long.append(at)
             behind.append(num)
     if not long:
         return None
     return Blocked(
         num=len(long),
-        share=sum(long) / float(stalls.sum()),
-        mean=float(np.mean(long)),
+        apart=round(float(np.median(np.diff(long)))) if len(long) > 1 else len(stalls),
+        share=float(stalls[long].sum() / stalls.sum()),
+        mean=float(stalls[long].mean()),
         num_behind=int(np.median(behind)),
     )
 
