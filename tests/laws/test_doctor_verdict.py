@@ -214,6 +214,13 @@ def test_a_step_that_shares_cores_with_the_loader_is_judged_by_what_it_eats_besi
     assert taken[2] == pytest.approx(BATCH / 650_000 - BATCH / 1_000_000)
 
 
+@pytest.mark.parametrize(("stall", "limits"), [(0.01, {""}), (0.5, {"gather", "dequeue"})])
+@pytest.mark.parametrize("key", [TENSORS, ARROW])
+def test_nothing_that_a_loop_did_not_wait_for_limits_its_path(key, stall, limits):
+    tried = path(key, 5e5, stall=stall)
+    assert DoctorResult(numbers({SOURCE: 2e5, RAM: 1e6, SUPPLY: 2e5, key: tried})).limit_of(tried) in limits
+
+
 def test_a_loop_that_did_not_wait_is_fed_though_the_machine_was_faster_when_batches_lay_in_ram():
     busy = path(TENSORS, 118_000, stall=0.02)
     verdict = DoctorResult(numbers({TENSORS: busy, RAM: 137_000, SHARED: 197_000, SUPPLY: 3e6}, stages=()))

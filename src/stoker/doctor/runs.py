@@ -63,11 +63,12 @@ def take(
         beside: Called at each step, so that a loader can work beside it.
 
     Returns:
-        What came, without rates where that was too little; its samples; and when it waited for each batch that counts.
+        What came, without rates where that was too little; the samples of all batches; and when it waited for each.
 
     Blocks: until the batch that is asked for when the time is over has come.
     """
     waits, begun, sizes, num_taken = list[tuple[float, float]](), list[float](), list[int](), 0
+    first = 0  # what came before this batch is forgotten
     who_used, began_s, looks_s = cores_from_now(), math.inf, seconds
     while True:
         asked_s = time.perf_counter()
@@ -86,22 +87,20 @@ def take(
         del batch
         begun.append(time.perf_counter())
         took_s = begun[-1] - began_s
-        if took_s <= looks_s or len(begun) < _LEAST_BATCHES:
+        num_batches = len(begun) - first
+        if took_s <= looks_s or num_batches < _LEAST_BATCHES:
             continue
-        looks_s = took_s + seconds / 2
-        parts = rates_of(_lengths(waits), begun, sizes)[0]
-        after = what_next(
-            took_s / seconds, longer=longer, has_all=num_taken >= num_samples, parts=parts, num_batches=len(begun)
-        )
+        looks_s, has_all = took_s + seconds / 2, num_taken >= num_samples
+        parts = rates_of(_lengths(waits[first:]), begun[first:], sizes[first:])[0]
+        after = what_next(took_s / seconds, longer=longer, has_all=has_all, parts=parts, num_batches=num_batches)
         if after == "end":
             break
         if after == "forget":
-            for each in (waits, begun, sizes):
-                del each[:]
+            first = len(begun)
     cores_used, others = who_used()
     if step is not None:
         step.finish()
-    rates, stall = rates_of(_lengths(waits), begun, sizes)
+    rates, stall = rates_of(_lengths(waits[first:]), begun[first:], sizes[first:])
     return PathRun(rates=rates, stall=stall, cores_used=cores_used, others=others), num_taken, waits
 
 
@@ -188,11 +187,9 @@ def run_loader(
         before = loader.stats()
         taken = take(batches, step=step, seconds=seconds, num_samples=_TURNS * turn_samples)
         stats = loader.stats()
-    run, num_taken, waits = taken if taken[0].rates else settled  # where the epoch ended
-    if taken[0].rates and trace is not None and stats.num_built == before.num_built:
-        waits = [*settled[2], *waits]  # all that came lay ready: what builders gave before tells what can come
-    elif taken[0].rates:
-        stats = stats.since(before)
+    run, num_taken, _ = taken if taken[0].rates else settled  # where the epoch ended
+    if taken[0].rates and (trace is None or stats.num_built > before.num_built):
+        stats = stats.since(before)  # else all that came lay ready: what builders gave before tells what can come
     num_built = stats.num_built * mean_chunk
     num_of = dict.fromkeys(BUILD_STAGES, num_built)
     spent = {
@@ -205,7 +202,8 @@ def run_loader(
         [(span.start_ns / 1e9, span.stop_ns / 1e9) for span in spans if span.stage == "build"]
         for spans in trace.spans().values()
     ]
-    num_builders, at_work, share = builders_at_work([times for times in builds if times], waits)
+    # All of it: a chunk may take longer than what counts.
+    num_builders, at_work, share = builders_at_work([times for times in builds if times], [*settled[2], *taken[2]])
     run = replace(run, num_builders=num_builders, build_share=share)
     # A loop that has seen hardly more than what lay ready does not tell what can come: no more than what builders give
     # while any of them builds. One that waits tells it, unless it came to the end of all that is built.

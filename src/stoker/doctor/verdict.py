@@ -324,13 +324,17 @@ class DoctorResult:
         times, numbers = path.stages, self.numbers
         if path.is_disk_bound:
             return "fetch" if path.key in (SOURCE, THREADS, PROCESSES, COLUMNS) else "open"
+        building = {key: times[key] for key in BUILD_STAGES if times.get(key, 0.0) > 0}
+        # Most of its time is lost inside the step: what builds beside that has the lock or the cores, or nothing tells.
+        busy = self.busy_of(path)
+        is_slowed = busy is not None and path.stall < _MOSTLY * (1 - busy)
+        if is_slowed and not building:
+            return UNKNOWN
         if "dequeue" in times:
             # The loop's thread alone converts: as long as it does so all the time, nothing else can limit.
             is_loop = times["dequeue"] * path.samples_s >= _MOSTLY
             return "dequeue" if is_loop or times["dequeue"] * numbers.num_threads > times.get("draw", 0.0) else "draw"
-        batch_s, window_s = times.get("batch", 0.0), times.get("wait_window", 0.0)
-        is_waiting = window_s > _MOSTLY * batch_s or self._is_slowed(path)
-        building = {key: times[key] for key in BUILD_STAGES if times.get(key, 0.0) > 0}
+        is_waiting = is_slowed or times.get("wait_window", 0.0) > _MOSTLY * times.get("batch", 0.0)
         if is_waiting and building:
             is_skewed = path.build_share < _FEW and numbers.data.evenness < _EVEN
             return "skew" if is_skewed else self._at_work(path, building)
@@ -345,11 +349,6 @@ class DoctorResult:
     def _chance_of(self, path: PathResult) -> float:
         """Return how much more than today's path one may give by chance, as a share."""
         return math.hypot(path.doubt, self.today.doubt)
-
-    def _is_slowed(self, path: PathResult) -> bool:
-        """Whether a path loses most of its time inside the step: what builds beside it has the lock or the cores."""
-        busy, building = self.busy_of(path), any(path.stages.get(key, 0.0) > 0 for key in BUILD_STAGES)
-        return building and busy is not None and path.stall < _MOSTLY * (1 - busy)
 
     def _at_work(self, path: PathResult, times: Mapping[str, float]) -> str:
         """Return the stage with most threads in it; UNKNOWN where hardly any is, or all of them could give far more.
