@@ -21,7 +21,7 @@ from stoker.cli.arguments import (
 )
 from stoker.cli.target import add_target, add_units, counting, planned
 from stoker.paint import print_json, print_line
-from stoker.words import bytes_text, count_text
+from stoker.words import bytes_text, count_text, duration_text
 
 
 def add_to(commands: Commands) -> None:
@@ -43,8 +43,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Say whether the cache has what the first steps need, as a scheduler's probe.
 
     Says whether the cache of this host has every chunk that its ranks need for the
-    first N steps of an epoch, and what is missing. Nothing is built. The order is
-    computed from the same arguments that your Loader has: give the same ones here.
+    first N steps of an epoch, what is missing, and about how long that takes.
+    Nothing is built. The order is computed from the same arguments that your
+    Loader has: give the same ones here.
 
     Exits with 0 if all of it is there, with 1 if it is not, or cannot be told, and
     with 2 after wrong usage.
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from stoker.host.machine import num_cores
     from stoker.loader.config import plain_window
     from stoker.loader.orders import needed_chunks
-    from stoker.plan.known import look_for
+    from stoker.plan.readiness import look_for
     from stoker.sampling import RankShare, Steps
 
     ranks = _ranks(options.ranks, options.world_size)
@@ -120,8 +121,10 @@ def _print(console: Console, about: dict[str, Any], found: dict[str, Any]) -> No
         print_line(console, f"Ready: {about['cache']} has {there} that {what} need.", "green")
         return
     print_line(console, f"Not ready: {about['cache']} has {there} that {what} need.", "yellow")
+    size = f"About {bytes_text(found['missing_bytes'])} are still to be built, which takes "
+    least = "at least " if found["is_bound"] else "about "
     if found["num_mirrored"] < found["num_missing"]:
-        print_line(console, f"About {bytes_text(found['missing_bytes'])} are still to be built.")
+        print_line(console, f"{size}{least}{duration_text(found['seconds'])} ({found['rate']}).")
     else:
         print_line(console, "The mirror has all missing chunks: they are fetched when they are needed.")
     if found["missing_bytes"] > found["free_bytes"]:

@@ -1,38 +1,26 @@
-"""Data sets opened to plan with them, not to load from them: their samples, their orders, and what a cache has of them.
-
-No row is read: what is known is in footers, in the cache, and in the columns that decide the sampling units.
-"""
+"""Data sets opened to plan with them, not to load from them: what is known without reading rows, and their orders."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
-
-import numpy as np
+from typing import Literal, NoReturn
 
 from stoker.cache.folder import is_cache
-from stoker.cache.mirror import Mirror
 from stoker.cache.store import Store
-from stoker.cache.substitute import Substitutes
 from stoker.columns import plan_spec
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture, naming
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.kinds import SamplingUnit
-from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import makes_tokens
 from stoker.loader.orders import CountedSet, CountedSets, Orders
 
 # That read footers, and columns: they wait for the store most of the time.
 NUM_THREADS = 8
-# Chunks that are missing are counted; so many of them are named.
-_MOST_NAMED = 100
 
 
 def open_known(
@@ -143,63 +131,3 @@ def plan_orders(
     return Orders(
         known, shuffle=shuffle, seed=seed, window=known.window(window, spec if needs_spec else None), lanes=lanes
     )
-
-
-# ---------------------------------------------------------------------- what a cache has
-
-
-def look_for(
-    known: CountedSets, needed: Sequence[Int64], *, cache: Path, mirror: str | None, substitutes: bool
-) -> dict[str, Any]:
-    """Return what of the needed chunks a cache has, as `stoker ready --json` has it.
-
-    Args:
-        known: The data sets.
-        needed: Chunks of each, as `needed_chunks` returns them.
-        cache: The folder; it may not be there yet.
-        mirror: The cache's mirror.
-        substitutes: Whether a chunk's substitute will do.
-    """
-    mirrored = Mirror(mirror).sizes() if mirror else {}
-    missing: list[dict[str, object]] = []
-    num_needed = num_mirrored = missing_bytes = 0
-    with Store(cache) if is_cache(cache) else nullcontext() as store:
-        for one, chunks in zip(known.datasets, needed, strict=True):
-            # A loader makes sure of its first chunk with samples when it is made, unless that is a part of a fragment.
-            first = [i for i in np.flatnonzero(one.num_samples)[:1].tolist() if len(one.catalogue.unit(i)) == 1]
-            filled = dict.fromkeys([*first, *chunks[one.num_samples[chunks] > 0].tolist()])
-            present = _sizes(store, one.catalogue.key, filled)
-            if store is not None and substitutes:
-                present |= _sizes(store, Substitutes(one.catalogue, store).key, filled.keys() - present)
-            absent = [chunk for chunk in filled if chunk not in present]
-            num_needed += len(filled)
-            missing += [{"chunk": chunk, "fragment": str(one.catalogue.fragments[chunk])} for chunk in absent]
-            built = [chunk for chunk in absent if one.catalogue.key(chunk) not in mirrored]
-            num_mirrored += len(absent) - len(built)
-            if built:
-                missing_bytes += round(int(one.num_samples[built].sum()) * _sample_bytes(one, store))
-    there = cache if cache.exists() else next(parent for parent in cache.absolute().parents if parent.exists())
-    return {
-        "is_ready": not missing,
-        "num_chunks": num_needed,
-        "num_missing": len(missing),
-        "num_mirrored": num_mirrored,
-        "missing": missing[:_MOST_NAMED],
-        "missing_bytes": missing_bytes,
-        "free_bytes": shutil.disk_usage(there).free,
-    }
-
-
-def _sizes(store: Store | None, key: Callable[[int], str], chunks: Iterable[int]) -> dict[int, int]:
-    """Return the bytes of those chunks that a cache has, by the keys they have there."""
-    sizes = {} if store is None else {chunk: store.size_of(key(chunk)) for chunk in chunks}
-    return {chunk: size for chunk, size in sizes.items() if size is not None}
-
-
-def _sample_bytes(known: CountedSet, store: Store | None) -> float:
-    """Return about how much a sample takes in the cache: as in the chunks that are there, or as its columns say."""
-    sizes = _sizes(store, known.catalogue.key, np.flatnonzero(known.num_samples).tolist())
-    if sizes:
-        return sum(sizes.values()) / int(known.num_samples[[*sizes]].sum())
-    spec = spec_known(known)
-    return 0.0 if spec is None else float(spec.record_bytes)
