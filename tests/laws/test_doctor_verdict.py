@@ -334,6 +334,17 @@ def test_arrow_on_ssd_is_advice_only_where_tensors_on_the_same_disk_give_less():
         assert [fix.key for fix in DoctorResult(numbers({**rates, **tensors})).fixes] == keys
 
 
+def test_a_path_that_gave_no_more_than_todays_when_it_was_run_once_more_is_not_advised():
+    wild = path(TENSORS, 5e5, rates=(2e5, 5e5, 9e5), came_s=2.2e5)
+    measured = numbers({SOURCE: 218_000, RAM: 1e6, SUPPLY: 219_000, TENSORS: wild})
+    result = DoctorResult(measured)
+    assert result.fixes == ()
+    assert any("gave 220,000 samples/s, hardly more than today's path" in note for note in result.notes)
+    assert "1.01×" in Page(report_html(result)).text
+    lasting = dataclasses.replace(measured, paths=(*measured.paths[:-1], dataclasses.replace(wild, came_s=4e5)))
+    assert [fix.key for fix in DoctorResult(lasting).fixes] == [TENSORS]
+
+
 def test_an_interrupted_examination_says_so_and_what_it_knows():
     known = dataclasses.replace(starved(), interrupted="tensors on SSD")
     known = dataclasses.replace(known, paths=known.paths[:1])

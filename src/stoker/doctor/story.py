@@ -134,7 +134,7 @@ def tiles(result: DoctorResult) -> Iterator[tuple[str, str, bool]]:
     for best in result.fixes[:1]:
         busy, times = result.busy_of(best), result.times_of(best)
         value = rate_text(best.rate_s) if busy is None else share_text(busy)
-        yield value, f"{'samples/s ' if busy is None else ''}with: {best.name}", True
+        yield value, f"{'samples/s' if busy is None else 'of the time'} with: {best.name}", True
         yield f"{factor_text(times)}×", "today's samples/s, with that", False
         yield time_text(result.epoch_s / times), f"an epoch with that, {time_text(result.epoch_s)} today", False
     if not result.fixes:
@@ -157,11 +157,14 @@ def sections(result: DoctorResult) -> Iterator[Section]:
     yield _advice(result)
     came = [path for path in numbers.paths if path.came_s is not None]
     if came:
-        lead = "The advised changes, run once more at the end, in samples/s."
-        rows = [
-            (path.name, range_text(*path.promised), rate_text(path.came_s or 0), f"{path.error:+.1%}") for path in came
-        ]
-        yield Section(title="Verified", lead=lead, head=("change", ">promised", ">came", ">error"), rows=rows)
+        lead = "The changes that helped, run once more at the end, in samples/s. Inside a range, a rate is off by 0 %."
+        rows = list[Row]()
+        for path in came:
+            times = f"{factor_text((path.came_s or 0) / result.today.rate_s)}×"
+            promised = range_text(*path.promised)
+            rows.append((path.name, promised, rate_text(path.came_s or 0), times, f"{path.error:+.1%}"))
+        head = ("change", ">promised", ">came", ">× today", ">off what was promised")
+        yield Section(title="Verified", lead=lead, head=head, rows=rows)
     if numbers.stages:
         yield _stages(result)
     yield _machine(result)

@@ -221,7 +221,7 @@ class DoctorResult:
             return ()
 
         def gives_more(path: PathResult) -> bool:
-            return self.times_of(path) > max(_GAIN, 1 + min(self._chance_of(path), 0.5))
+            return self._lasts(path) and self.times_of(path) > max(_GAIN, 1 + min(self._chance_of(path), 0.5))
 
         # The easiest first: the order of those that give the same.
         tried = [path for path in map(self.numbers.path, _FIXES) if path is not None and path is not self.today]
@@ -345,6 +345,10 @@ class DoctorResult:
         return self._at_work(path, {key: times.get(key, 0.0) for key in _BATCH_STAGES})
 
     # ------------------------------------------------------------------ why
+
+    def _lasts(self, path: PathResult) -> bool:
+        """Whether a path gave more than today's when it was run once more, too, if it was."""
+        return path.came_s is None or path.came_s > _GAIN * self.today.rate_s
 
     def _chance_of(self, path: PathResult) -> float:
         """Return how much more than today's path one may give by chance, as a share."""
@@ -512,6 +516,9 @@ class DoctorResult:
                     f"Run once more, {path.name} gave {rate_text(path.came_s)} samples/s, not the "
                     f"{range_text(*path.promised)} promised before: rely on neither."
                 )
+            elif path.came_s is not None and not self._lasts(path):
+                came = f"{rate_text(path.came_s)} samples/s, hardly more than today's path"
+                notes.append(f"Run once more, {path.name} gave {came}: it is not advised.")
         if self._drift > _DRIFTED:
             notes.append(
                 f"A path gave the step {factor_text(self._drift)} times what batches in RAM gave: the machine's "
