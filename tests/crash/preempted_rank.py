@@ -48,7 +48,8 @@ def is_told_anywhere(folder: Path, *, step: int, is_told: bool) -> bool:
 def train(given: argparse.Namespace) -> int:
     """Train an epoch from where the checkpoint says; return 0 at its end, and 143 where SIGTERM came before."""
     folder, checkpoint, rank = given.folder, given.folder / "checkpoint", int(os.environ["RANK"])
-    options = {"num_threads": 2, "transform_in": given.transform_in, "cache": folder / "cache"}
+    num_threads = 1 if given.transform_in == "processes" else 2
+    options = {"num_threads": num_threads, "transform_in": given.transform_in, "cache": folder / "cache"}
     told = threading.Event()
 
     def note(*_: object) -> None:

@@ -203,7 +203,7 @@ def with_ray(folder: Path, num_ranks: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=["torchrun", "spawn", "sent", "forked", "variables", "accelerate", "ray"])
+    parser.add_argument("way", choices=["torchrun", "spawn", "variables", "accelerate", "ray"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--num-ranks", type=int, default=2)
     parser.add_argument("--rank", type=int, default=0)
@@ -215,8 +215,6 @@ if __name__ == "__main__":
     elif arguments.way == "spawn":
         shared = (arguments.num_ranks, arguments.folder, arguments.kinds)
         mp.spawn(with_torch, shared, nprocs=arguments.num_ranks)
-    elif arguments.way in ("sent", "forked"):
-        send(arguments.num_ranks, arguments.folder, {"sent": "spawn", "forked": "fork"}[arguments.way])
     elif arguments.way == "variables":
         with_variables(arguments.rank, arguments.folder)
     elif arguments.way == "accelerate":

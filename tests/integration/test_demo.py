@@ -19,7 +19,7 @@ def run(folder):
     console = Console(file=io.StringIO(), width=120)
     result = run_demo(
         folder,
-        num_rows=20_000,
+        num_rows=8_000,
         num_epochs=2,
         latency_s=0.001,
         bandwidth_bytes_s=50e6,
@@ -33,7 +33,7 @@ def test_five_ways_deliver_every_row_and_all_checks_hold(run):
     result, _ = run
     assert [way.key for way in result.ways] == ["plain", "threads", "arrow", "stoker", "ram"]
     assert [(check.text, check.detail) for check in result.checks if not check.holds] == []
-    assert all(epoch.num_rows == 20_000 for way in result.ways for epoch in way.epochs)
+    assert all(epoch.num_rows == 8_000 for way in result.ways for epoch in way.epochs)
 
 
 def test_warm_epochs_read_nothing_through_the_link(run):
@@ -67,4 +67,4 @@ def test_the_page_is_there_and_only_the_data_set_stays(run, folder):
 
 def test_the_result_is_json(run):
     result, _ = run
-    assert json.loads(json.dumps(result.to_json()))["num_rows"] == 20_000
+    assert json.loads(json.dumps(result.to_json()))["num_rows"] == 8_000

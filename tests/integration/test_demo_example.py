@@ -21,7 +21,7 @@ def _example():
 
 
 def test_the_example_ranks_rows_it_has_not_seen_better_than_guessing(tmp_path, capsys):
-    data = make_data(tmp_path / "data", num_rows=16_000)
+    data = make_data(tmp_path / "data", num_rows=9_000)
     found = _example().train(data.folder, epochs=2, batch_size=512, cache=tmp_path / "cache")
     assert found[-1] > 0.6
     assert capsys.readouterr().out.count("AUC") == 2

@@ -52,7 +52,7 @@ def data(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.fixture(params=["a folder", "S3"])
+@pytest.fixture(params=["S3", pytest.param("a folder", marks=pytest.mark.slow)])
 def mirror(request, server, tmp_path, monkeypatch):
     if request.param == "a folder":
         return str(tmp_path / "mirror")

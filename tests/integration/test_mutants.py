@@ -90,7 +90,7 @@ NEVER_DELIVERED = {
 
 @pytest.mark.parametrize(
     ("in_parts", "every"),
-    [(True, 5), pytest.param(True, 1, marks=pytest.mark.slow), pytest.param(False, 1, marks=pytest.mark.slow)],
+    [(True, 9), pytest.param(True, 1, marks=pytest.mark.slow), pytest.param(False, 1, marks=pytest.mark.slow)],
 )
 def test_what_others_came_upon_is_refused_or_read_as_pyarrow_reads_it(tmp_path, in_parts, every):
     kinds = {name: [one for *of, step in lies for one in named(*of)[::step]] for name, lies in NEVER_DELIVERED.items()}
@@ -101,12 +101,12 @@ def test_what_others_came_upon_is_refused_or_read_as_pyarrow_reads_it(tmp_path, 
 
 
 def test_a_file_that_lies_in_one_place_is_refused_by_name_or_gives_what_pyarrow_reads(tmp_path):
-    counts = outcomes(some(4, 8, seed=0), tmp_path)
-    assert counts["refused"] > 20
+    counts = outcomes(some(4, 5, seed=0), tmp_path)
+    assert counts["refused"] > 12
     assert counts["delivered"] > 1
 
 
-@pytest.mark.parametrize("num_files", [60, pytest.param(6_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("num_files", [30, pytest.param(6_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_a_file_with_bytes_that_are_others_is_refused_by_name_or_gives_what_pyarrow_reads(tmp_path, num_files):
     chance = random.Random(num_files)
     tasks = [

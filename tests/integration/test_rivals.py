@@ -24,7 +24,7 @@ def data(tmp_path_factory):
         "stoker_scalars",
         "arrow",
         pytest.param("torch_batches", marks=pytest.mark.torch),
-        pytest.param("torch_samples", marks=pytest.mark.torch),
+        pytest.param("torch_samples", marks=[pytest.mark.torch, pytest.mark.slow]),
     ],
 )
 def test_a_way_that_needs_nothing_else_delivers_every_row(key, data, tmp_path):

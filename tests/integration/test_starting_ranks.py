@@ -14,7 +14,7 @@ from tests.processes import ends_of
 from tests.strategies import write_files
 
 torch = pytest.importorskip("torch")
-from tests.integration.start_ranks import with_torch
+from tests.integration.start_ranks import send, with_torch
 
 pytestmark = [
     pytest.mark.torch,
@@ -96,9 +96,13 @@ def test_spawned_ranks_that_meet_before_or_after_their_loaders_are_made(folder):
     check_brought_together(folder)
 
 
-@pytest.mark.parametrize("way", ["forked", pytest.param("sent", marks=pytest.mark.slow)])
-def test_ranks_that_were_given_a_data_loader_count_their_epochs_each_for_itself(folder, way):
-    ended(run(str(SCRIPT), way, str(folder)))
+def start_ranks(_, __, folder, method):
+    send(NUM_RANKS, folder, method)
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_ranks_that_were_given_a_data_loader_count_their_epochs_each_for_itself(folder, method):
+    assert ends_of(start_ranks, 1, folder, method) == {0}
     for num_workers in (0, 1):
         found = found_in(folder / str(num_workers))
         check_each_row_once(found)

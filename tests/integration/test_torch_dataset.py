@@ -71,7 +71,7 @@ def epochs(place) -> list[list[list[int]]]:
         return [ids_of(loader) for _ in range(3)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 11])
+@pytest.mark.parametrize("num_workers", [0, 1, 3, pytest.param(11, marks=pytest.mark.slow)])
 def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(place, epochs, num_workers):
     dataset = dataset_of(place)
     loader = DataLoader(dataset, batch_size=None, num_workers=num_workers)
@@ -87,7 +87,7 @@ def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(pl
 
 
 def test_workers_that_are_spawned_give_the_same_batches(place, epochs):
-    loader = DataLoader(dataset_of(place), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    loader = DataLoader(dataset_of(place), batch_size=None, num_workers=1, multiprocessing_context="spawn")
     assert ids_of(loader) == epochs[0]
 
 
@@ -376,7 +376,7 @@ def take(loader, num_steps) -> list[list[int]]:
     return ids_of(next(iterator) for _ in range(num_steps))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("num_workers", [0, 1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_stateful_data_loader_goes_on_exactly_where_it_was_again_and_again(place, epochs, num_workers):
     """Left in mid-epoch, twice, then at its end by a loop that counts, then between two epochs."""
     state, before = None, []

@@ -101,7 +101,7 @@ moves = st.lists(
     lanes=st.integers(1, 3),
     window=st.sampled_from([1, 3, "all", None]),
 )
-@examples(12)
+@examples(8)
 def test_a_lake_that_grows_gives_every_row_once_an_epoch_on_any_ranks(moves, counted, shuffle, lanes, window):
     with tempfile.TemporaryDirectory() as place:
         lake, state = Lake(Path(place) / "lake"), None

@@ -207,7 +207,7 @@ def test_a_mixture_in_lanes_keeps_its_weights_and_files(lakes):
     shuffle=st.booleans(),
     window=st.sampled_from([1, "all", None]),
 )
-@examples(8)
+@examples(4)
 def test_each_epoch_of_each_data_set_has_each_of_its_rows_once_whatever_happens(moves, shuffle, window):
     """A data set's stream is cut where one of its own epochs ends: behind as many rows as it had by then."""
     with tempfile.TemporaryDirectory() as place:

@@ -147,7 +147,7 @@ def test_no_gain_is_above_what_the_step_eats_and_no_rate_below_it_is_enough(meas
         assert not [bound for bound in verdict.bounds if bound.key != "gpus"]
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(examples(20), phases=[Phase.explicit, Phase.generate])
 @given(any_numbers())
 def test_screen_page_and_json_say_what_the_verdict_says_and_nothing_else(measured):
     result = DoctorResult(measured)

@@ -107,7 +107,7 @@ def expected_values(partitions, key):
 
 
 @given(_TREES)
-@examples(40)
+@examples(12)
 @example(
     [("folder", 0, b"", b"k=%ff"), ("folder", 0, b"", b"k=%FE"), ("file", 1, b"a.pq", b""), ("file", 2, b"a.pq", b"")]
 )
@@ -178,7 +178,7 @@ _COLUMNS = st.lists(st.tuples(_COLUMN, _KINDS, _COLUMN), min_size=1, max_size=6,
 
 
 @given(_COLUMNS)
-@examples(25)
+@examples(10)
 @example([("", "number", ""), ("x", "list", "")])
 @example([("a.b", "number", ""), ("a", "struct", "c")])
 @example([("", "struct", ""), (".", "number", "")])

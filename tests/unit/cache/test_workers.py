@@ -3,6 +3,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -115,7 +116,7 @@ def waiting(table, *, folder):
     if table["id"][0].as_py() == 1:
         (folder / "begun").touch()
         while not (folder / "goes on").exists():
-            pass
+            time.sleep(0.005)
     return {"x": table["id"].to_numpy()}
 
 
@@ -124,7 +125,7 @@ def test_what_an_interrupted_call_had_asked_for_is_not_the_answer_to_the_next_on
 
     def interrupt():
         while not (tmp_path / "begun").exists():
-            pass
+            time.sleep(0.005)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt)

@@ -28,7 +28,7 @@ from stoker.demo.ways import (
 from stoker.storage.find_storage import storage_for
 from stoker.testing import FlakyStorage
 
-NUM_ROWS = 40_000  # neither files nor row groups are a multiple of a batch
+NUM_ROWS = 13_000  # neither files nor row groups are a multiple of a batch
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_a_label_that_does_not_occur_takes_no_degree_of_freedom():
 
 def test_a_window_of_few_chunks_has_the_chi_square_that_theory_gives():
     """Sorted by label, k chunks of one label each: the labels vary 1 + (B - 1) * (1 / k - 1 / K) times as much."""
-    for window in (16, 64, 256):
+    for window in (16, 64):
         order = Order(np.full(4096, 2000), shuffle=True, seed=1, window=window)
         found = quality(order, batch_size=512, num_batches=1024)
         assert found.chi_square == pytest.approx(1 + 511 * (1 / window - 1 / 4096), rel=0.1)
