@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
@@ -22,8 +20,6 @@ from stoker.metrics.stages import Stages, Subject
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
-# Whoever waits for a chunk longer than this while threads find nothing to begin has asked for too few chunks ahead.
-_SHORT_S = 0.02
 _CLOSED = "the loader was closed"
 
 K = TypeVar("K", bound=Hashable)
@@ -47,8 +43,6 @@ class Filler(Generic[K]):
 
     Attributes:
         pool: As given.
-        num_short: How often a chunk was waited for while nothing was left to be begun, so that threads stood idle;
-            once at most from one request to the next.
     """
 
     def __init__(
@@ -75,8 +69,6 @@ class Filler(Generic[K]):
         self._awaited: set[K] = set()
         self._num_building = 0
         self._is_hungry = True  # since a chunk was built, nobody found the queue empty
-        self._empty_since: float | None = None  # when a thread found nothing to begin; None since more was asked for
-        self.num_short = 0
         self._threads: list[threading.Thread] = []
 
     def request(self, chunks: Iterable[K], subjects: Iterable[Subject | None] = repeat(None)) -> None:
@@ -104,7 +96,6 @@ class Filler(Generic[K]):
                     self._subjects[chunk] = subject
                     self._queue.append(chunk)
                     self._to_begin.notify()
-            self._empty_since = None
             self._start_threads()
 
     def _start_threads(self) -> None:
@@ -129,16 +120,11 @@ class Filler(Generic[K]):
             if self._queue:
                 self._to_begin.notify()
         error: BaseException | None = None
-        since = time.monotonic()
         if asked is not None:
             with nullcontext() if asked.done() else self._stages.span("wait_chunk"):
                 error = asked.exception()
         with self._lock:
             self._awaited.discard(chunk)
-            empty_since = self._empty_since
-            if empty_since is not None and time.monotonic() - max(since, empty_since) > _SHORT_S:
-                self.num_short += 1  # threads may have stood idle meanwhile
-                self._empty_since = math.inf  # counted once, until more is asked for
         if error is not None:
             raise error
 
@@ -202,7 +188,6 @@ class Filler(Generic[K]):
                 chunk, may_build = None, self._num_building < self.pool.size  # the pool may have shrunk
                 if may_build and not self._queue:
                     self._is_hungry = False
-                    self._empty_since = self._empty_since or time.monotonic()
                 elif may_build:
                     if (most := self._max_ahead()) is None:
                         self._ahead.clear()  # nobody waits for these now, nor takes them out of the count

@@ -34,8 +34,9 @@ from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.units import Units
 
-# The most windows that are asked for in addition, if builders had nothing to do while a window was waited for.
-_MOST_FURTHER = 8
+# Chunks that are asked for ahead, for each thread that builds: behind an epoch's first window, and at most. While one
+# chunk takes as long as fifty others, each of the other threads builds 25: docs/decisions/0017.
+_FIRST_AHEAD, _MOST_AHEAD = 3, 25
 
 _Key: TypeAlias = tuple[int, int, int]  # of a window: number of the data set, its own epoch, number of the window
 
@@ -206,7 +207,7 @@ class Lane:
         if self._opened.is_tight:
             return
         num_chunks = len(self._order_of(*key[:2])[0].window_chunks(0))
-        left = num_windows_ahead(self._filler.pool.size, num_chunks, num_short=self._filler.num_short)
+        left = num_windows_ahead(self._filler.pool.size, num_chunks, key[2])
         ahead: _Key | None = key
         while ahead is not None and left >= 0:
             if ahead not in self._asked:  # mostly they were, and then nobody has to take the lock
@@ -274,19 +275,17 @@ class Lane:
         return None if subject is None else (*subject[:2], number, -1)
 
 
-def num_windows_ahead(num_builders: int, window_chunks: float, *, num_short: int = 0) -> int:
+def num_windows_ahead(num_builders: int, window_chunks: float, number: int) -> int:
     """Return of how many windows ahead of the one in use the chunks are asked for.
 
     A window is opened once all its chunks are there. A thread that finds none of them left to build goes on with those
-    of the next windows: of several, where threads are many. Else few threads would be at work while the last chunks
-    are built. That is enough where chunks take about as long as each other. If a few take fifty times as long, those of
-    several windows have to be on their way at once.
+    of the next windows. Behind the first windows of an epoch fewer are asked for: their chunks are built before those
+    of the first windows of other lanes and data sets, which the first batch needs, too.
 
     Args:
         num_builders: Threads that build.
         window_chunks: Chunks of a window.
-        num_short: How often a chunk was waited for while threads that build had nothing to do: one window more for the
-            first time, two more for the next, and so on.
+        number: Of the window in use.
     """
-    further = min((1 << min(num_short, 8)) - 1, _MOST_FURTHER)
-    return max(2, math.ceil(3 * num_builders / window_chunks)) + further
+    chunks_a_thread = min(_FIRST_AHEAD << min(number, _MOST_AHEAD), _MOST_AHEAD)
+    return max(2, math.ceil(chunks_a_thread * num_builders / window_chunks))

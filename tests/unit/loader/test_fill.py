@@ -1,7 +1,6 @@
 """Chunks are built in the order in which they are asked for, each once, by as many threads as find work."""
 
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -111,59 +110,6 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
     filler.close()
     assert asked[0] == 0
     assert there == {0, 1, 2, 3}
-
-
-def test_a_wait_beside_idle_threads_is_counted_once_until_more_is_asked_for():
-    there, may_build = set(), threading.Event()
-
-    def build(chunk):
-        if chunk % 10 == 0:  # those at the beginning take long
-            may_build.wait(30)
-        there.add(chunk)
-        return True
-
-    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(2))
-
-    def waits_for(chunk, *, is_long):
-        may_build.clear()
-        waiter = threading.Thread(target=filler.wait, args=(chunk,))
-        waiter.start()
-        while is_long and filler._empty_since is None:  # until the other thread has built all else
-            time.sleep(0.001)
-        time.sleep(0.1 if is_long else 0.0)
-        may_build.set()
-        waiter.join(30)
-
-    filler.request(range(4))
-    waits_for(0, is_long=True)
-    assert filler.num_short == 1
-    for chunk in range(1, 4):
-        filler.wait(chunk)
-    assert filler.num_short == 1
-    filler.request(range(10, 14))
-    assert filler.num_short == 1
-    waits_for(10, is_long=True)
-    assert filler.num_short == 2
-    filler.close()
-
-
-def test_a_wait_is_nobodys_shortage_while_something_is_left_to_be_begun():
-    there, may_build = set(), threading.Event()
-
-    def build(chunk):
-        may_build.wait(30)
-        there.add(chunk)
-        return True
-
-    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(2))
-    filler.request(range(40))
-    waiter = threading.Thread(target=filler.wait, args=(0,))
-    waiter.start()
-    time.sleep(0.1)
-    may_build.set()
-    waiter.join(30)
-    filler.close()
-    assert filler.num_short == 0
 
 
 def test_no_thread_is_started_where_nothing_is_missing():
