@@ -83,16 +83,17 @@ def union(start: Int64, stop: Int64) -> Intervals:
         stop: int64 [N].
     """
     real = stop > start
-    start, stop = start[real], stop[real]
+    if not real.all():
+        start, stop = start[real], stop[real]
     if not start.size:
         return Intervals(start=start, stop=stop)
-    order = np.argsort(start, kind="stable")
-    start, stop = start[order], stop[order]
-    reach = np.maximum.accumulate(stop)
-    begins = np.concatenate([[True], start[1:] > reach[:-1]])
-    first = np.flatnonzero(begins)
-    last = np.append(first[1:], start.size) - 1
-    return Intervals(start=start[first], stop=reach[last])
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, stop = start[order], stop[order]
+        del order  # as long as all events of a large trace, like each of the others
+    stop = np.maximum.accumulate(stop)
+    first = np.flatnonzero(np.concatenate([[True], start[1:] > stop[:-1]]))
+    return Intervals(start=start[first], stop=stop[np.append(first[1:], start.size) - 1])
 
 
 def between(start: int, stop: int) -> Intervals:

@@ -225,31 +225,30 @@ def _by_device(trace: ProfilerTrace) -> dict[str, Int64]:
 
 def _device_parts(trace: ProfilerTrace, mine: Int64, launches: list[Int64], host: Parts) -> Parts:
     """Return when a device did what, and why it had no work: reasons are disjoint, together all of its idle time."""
-    events = trace.device.where(mine)
+    start, stop, kinds = trace.device.start[mine], trace.device.stop[mine], trace.device.kind[mine]
     compute, communication = (
-        union(events.start[events.kind == kind], events.stop[events.kind == kind])
-        for kind in (EventKind.KERNEL, EventKind.COLLECTIVE)
+        union(start[kinds == kind], stop[kinds == kind]) for kind in (EventKind.KERNEL, EventKind.COLLECTIVE)
     )
     return {
         "compute": compute,
         "communication": communication,
         "overlap": compute & communication,
-        "busy": union(events.start, events.stop),
-        **_explain_gaps(events, trace.span, [times[mine] for times in launches], host),
+        "busy": union(start, stop),
+        **_explain_gaps(start, stop, trace.span, [times[mine] for times in launches], host),
     }
 
 
-def _explain_gaps(events: Events, span: tuple[int, int], launches: list[Int64], host: Parts) -> Parts:
+def _explain_gaps(start: Int64, stop: Int64, span: tuple[int, int], launches: list[Int64], host: Parts) -> Parts:
     """Return all time in which a device had no work, by reason.
 
     Args:
-        events: Its work.
+        start: When each work began. [D].
+        stop: When it ended. [D].
         span: Of the trace. Where it begins, nothing is queued; by its end, nothing is known to be launched.
         launches: When the call that launched each work began, and when it returned.
         host: What the host did.
     """
-    begin, end = span
-    start, stop, (begun, returned) = events.start, events.stop, launches
+    (begin, end), (begun, returned) = span, launches
     # Of work that begins at the same time, the one that was launched first ends the gap.
     order = np.lexsort((returned, start))
     gap_starts = np.concatenate([[begin - 1], np.maximum.accumulate(stop[order])])
@@ -263,6 +262,7 @@ def _explain_gaps(events: Events, span: tuple[int, int], launches: list[Int64], 
     }
     # Work that is launched and has not begun: the last part of launching it.
     on_its_way = union(np.maximum(begun, gap_starts)[~is_launched], gap_stops[~is_launched])
+    del order, begun, returned, arrived  # as long as all work of a large trace
     # A wait for the device during which it ran out of work made the gap; one that began in a gap has nothing to wait
     # for, and is a call like others.
     is_drained = host["synchronising"].hold(gap_starts, start=False, stop=True)
