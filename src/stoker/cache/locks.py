@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from stoker.cache.folder import Folder
 from stoker.errors import CacheError
-from stoker.host.forks import Home, close_here, closed_in_forks, open_in_forks
+from stoker.host.forks import close_here, closed_in_forks, open_in_forks, this_process
 
 Lock: TypeAlias = contextlib.ExitStack
 
@@ -70,7 +70,7 @@ class Locks:
 
     def __init__(self, folder: Folder) -> None:
         self._path = folder.path / _NAME
-        self._home, self._mutex = Home(), threading.Lock()
+        self._home, self._mutex = this_process(), threading.Lock()
         self._held: dict[int, int] = {}  # place -> how often it is held shared, or -1
         fd, self.is_writable = folder.open_own(_NAME)
         self._fd, self._is_closed = closed_in_forks(fd), False

@@ -27,7 +27,7 @@ from stoker.cache.folder import SUFFIX, Files
 from stoker.cache.format import MAX_HEADER_BYTES, PAGE_BYTES, ChunkHeader, check_arrays, parse_header
 from stoker.errors import ChunkCorruptError, SourceMissingError
 from stoker.fields.spec import Spec
-from stoker.host.forks import Home
+from stoker.host.forks import this_process
 from stoker.storage.failures import WrongArgumentError
 from stoker.storage.find_storage import storage_for
 from stoker.storage.retry import RetryingStorage, within
@@ -112,7 +112,7 @@ class Mirror:
         self._connect = partial(storage_for, f"{self.url}/", storage_options=options)
         self._storage = None if storage is None else _tried_once(storage)
         self._answer_s = answer_s
-        self._home, self._mutex = Home(), threading.Lock()
+        self._home, self._mutex = this_process(), threading.Lock()
         self._reading, self._writing = _Circuit(clock), _Circuit(clock)
         self._said: set[str] = set()
         self._unfit: set[str] = set()

@@ -5,31 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-
-_here = object()
-
-
-def this_process() -> object:
-    """Return what stands for this process, another one in each fork: numbers of processes are given again."""
-    return _here
+from functools import partial
 
 
 class Home:
-    """The process that something was made in.
+    """A process, for what is made in it: there is one of these in each, and a fork finds that of its parent not here.
 
-    A fork has a copy of its memory but none of its threads: whoever waits for one of them there waits for ever, and
-    what it gave back or removed its parent would still use.
+    A fork has a copy of its parent's memory but none of its threads: whoever waits for one of them there waits for
+    ever, and what it gave back or removed its parent would still use.
+
+    Attributes:
+        is_here: Whether this is that process.
     """
 
-    __slots__ = ("_pid", "_process")
+    __slots__ = ("_pid", "is_here")
 
-    def __init__(self) -> None:
-        self._process, self._pid = _here, os.getpid()
+    def __init__(self, pid: int, *, is_here: bool = True) -> None:
+        self._pid, self.is_here = pid, is_here
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this is that process."""
-        return self._process is _here
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(Home, is_here=False), (self._pid,)  # pickled for another process
 
     def check(self, what: str) -> None:
         """Raise in any other process.
@@ -40,12 +35,20 @@ class Home:
         Raises:
             RuntimeError: This is a fork.
         """
-        if self._process is not _here:
+        if not self.is_here:
             raise RuntimeError(
                 f"{what} belongs to process {self._pid}, and this is {os.getpid()}, a fork of it, which has none of "
                 "its threads: make a loader of your own in each process that needs one; for the workers of a torch "
                 "DataLoader, stoker.torch.TorchDataset does"
             )
+
+
+_here = Home(os.getpid())
+
+
+def this_process() -> Home:
+    """Return what stands for this process, another one in each fork: numbers of processes are given again."""
+    return _here
 
 
 _of_parents: set[int] = set()
@@ -69,7 +72,8 @@ def close_here(fd: int) -> None:
 
 def _begin_anew() -> None:
     global _here
-    _here = object()
+    _here.is_here = False
+    _here = Home(os.getpid())
     while _of_parents:
         with contextlib.suppress(OSError):  # one that somebody else has closed: the others must go all the same
             os.close(_of_parents.pop())

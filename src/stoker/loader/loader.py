@@ -17,7 +17,7 @@ from stoker.dataset.mixture import Mixture, naming
 from stoker.errors import ResumeError, printable
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
-from stoker.host.forks import Home
+from stoker.host.forks import this_process
 from stoker.loader.batches import Batches, Delivery
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
@@ -473,7 +473,8 @@ class BatchIterator:
 
     def __next__(self) -> Any:
         loader = self._loader
-        loader._home.check("this iterator")
+        if not loader._home.is_here:  # not by a call for each batch
+            loader._home.check("this iterator")
         with self._asking:
             if self._is_over:
                 raise StopIteration
@@ -501,7 +502,7 @@ class _Resources:
     """The resources of a loader, which end with it. Must not refer to the loader, which could then not be collected."""
 
     def __init__(self, opened: OpenDatasets, shown: status.StatusFile) -> None:
-        self.home = Home()
+        self.home = this_process()
         # Held while a run begins, so that `close` finds one that is being started. A signal's handler may close the
         # loader meanwhile, in the same thread.
         self.lock = threading.RLock()

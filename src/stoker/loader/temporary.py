@@ -11,7 +11,7 @@ import shutil
 import time
 from pathlib import Path
 
-from stoker.host.forks import Home, close_here, closed_in_forks
+from stoker.host.forks import close_here, closed_in_forks, this_process
 
 _OWNER = "owner"
 # How often to remove a folder that is not empty after all, and the pause in between for whoever still writes to it.
@@ -33,7 +33,7 @@ class OwnedFolder:
     def __init__(self, parent: Path, *, prefix: str, family: str) -> None:
         self._parent, self._prefix, self._family = parent, prefix, family
         self._owner = -1
-        self._home = Home()
+        self._home = this_process()
         self.path = self._named()
 
     def make(self) -> None:

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stoker.host.forks import Home, close_here, closed_in_forks
+from stoker.host.forks import close_here, closed_in_forks, this_process
 from stoker.metrics.stages import NEVER_NS, Stages
 from stoker.metrics.stats import LoaderStats
 
@@ -83,7 +83,7 @@ class StatusFile:
     """
 
     def __init__(self, stages: Stages, look: Look) -> None:
-        self._stages, self._look, self._place, self._home = stages, look, folder(), Home()
+        self._stages, self._look, self._place, self._home = stages, look, folder(), this_process()
         # Again by the same thread: the loader may be collected, and so closed, while the file is being written.
         self._lock = threading.RLock()
         self._file: tuple[int, Path] | None = None

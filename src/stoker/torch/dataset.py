@@ -18,7 +18,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError
 from stoker.hashing import fingerprint
-from stoker.host.forks import Home
+from stoker.host.forks import this_process
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
 from stoker.loader.epoch_run import Progress
@@ -101,7 +101,7 @@ class TorchDataset(IterableDataset[Tensors]):
         )
         self._options = options
         self._loader: _InTurnLoader | None = None
-        self._loads_in = Home()
+        self._loads_in = this_process()
         self._inherited: list[_InTurnLoader] = []
         # The share does not matter yet: `loader_here` sets it.
         opened = _InTurnLoader(dataset, **cast("LoaderOptions", {**options, "shard": self._ranks.given}))
@@ -111,7 +111,7 @@ class TorchDataset(IterableDataset[Tensors]):
             self._has_lists = bool(loader.spec.ragged)
         # The position that others are derived from. Epochs other than its own are those of a new loader.
         self._anchor = self._resume.beginning
-        self._agreed, self._owned_in = Passes(), Home()
+        self._agreed, self._owned_in = Passes(), this_process()
         _all.add(self)
         # Of each DataLoader's iterator that has started workers.
         self._started: weakref.WeakKeyDictionary[Any, _Begun] = weakref.WeakKeyDictionary()
@@ -130,7 +130,7 @@ class TorchDataset(IterableDataset[Tensors]):
     def own(self) -> None:
         """Give a process that was forked, or got this by pickle, passes and ranks apart from those of its parent."""
         if not self._owned_in.is_here and get_worker_info() is None:
-            self._agreed, self._owned_in = self._agreed.copy(), Home()
+            self._agreed, self._owned_in = self._agreed.copy(), this_process()
             self._ranks.own()
 
     def start(self) -> None:
@@ -350,7 +350,7 @@ class TorchDataset(IterableDataset[Tensors]):
             if self._loader is not None:
                 # Kept for ever: closing it would release locks that the parent holds.
                 self._inherited.append(self._loader)
-            self._loader, self._loads_in = None, Home()
+            self._loader, self._loads_in = None, this_process()
         if self._loader is None:
             options = dict(self._options)
             if options.get("num_threads") is None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from stoker.host import machine
-from stoker.host.groups import core_quota, memory_left, own_groups
+from stoker.host.machine import core_quota, memory_left, own_groups
 
 
 @pytest.fixture
