@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from stoker.errors import CacheError
 
@@ -50,6 +50,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SETTLED_NS = 50_000_000
 # A small file that is larger is not ours: keys of eight million chunks.
 _MAX_SMALL_BYTES = 256 << 20
+
+FileVersion: TypeAlias = tuple[int, int, int]
+"""Which file a chunk is: inode, time of writing in nanoseconds, size in bytes."""
 
 
 class Files:
@@ -451,6 +454,11 @@ def _open_plain(folder: int, name: str) -> tuple[int, os.stat_result]:
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
     return fd, about
+
+
+def version_of(about: os.stat_result) -> FileVersion:
+    """Return which file was looked at."""
+    return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 def _version_text(about: os.stat_result) -> str | None:

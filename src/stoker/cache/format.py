@@ -16,6 +16,7 @@ import math
 import mmap
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,9 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from stoker.cache.verified import Readahead
+from stoker._native import bring_in
 from stoker.errors import ChunkCorruptError
 from stoker.fields.spec import Array, Entry, Spec, run_name
+from stoker.host.huge import HUGE_BYTES
 
 FORMAT_VERSION = 4
 RECORDS = "records"
@@ -324,6 +326,45 @@ def _num_rows(spec: Spec, arrays: Mapping[str, ArrayPlace], num_samples: int) ->
             raise ValueError(f"the arrays of {table_name} do not fit its fields, or each other")
         found.append(next(iter(counts), None))
     return found
+
+
+_BLOCK_BYTES = 8 << 20
+# If a second of processor time reads fewer bytes of what was brought in, pages cost much: the host of this machine
+# gives each when it is first touched. 0.5 GB/s there, 4 to 6 where pages are at hand. Small pages are cheaper then.
+_LEAST_BYTES_S = 1.5e9
+
+_costs_much = threading.Event()  # found out once a process
+
+
+class Readahead:
+    """The part of a file that has been brought in ahead of whoever verifies it, by huge pages while they come cheaply.
+
+    What reads a file first decides in which pages it lies from then on, and the system's own reading ahead takes small
+    ones, the more so the less it reads ahead. So a cache that is used again after the machine was started would have
+    lost its huge pages (docs/decisions/0014).
+
+        bring in   ┆     8 MiB     ┆     8 MiB     ┆
+        read       ┆ 1 ┆ 1 ┆ 1 ┆ …                      how long the processor takes for these says what the pages cost
+
+    Args:
+        size_bytes: Of the file.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        self._fd = fd
+        self._size_bytes = size_bytes
+        self._end = 0
+        self._cpu_s = 0.0
+
+    def reach(self, end: int) -> None:
+        """Bring in what lies before `end`, if it has not been: called by the thread that reads, before it does."""
+        while self._end < min(end, self._size_bytes) and self._size_bytes >= HUGE_BYTES and not _costs_much.is_set():
+            if self._end and _LEAST_BYTES_S * (time.thread_time() - self._cpu_s) > _BLOCK_BYTES:
+                _costs_much.set()
+                return
+            bring_in(self._fd, self._end, min(_BLOCK_BYTES, self._size_bytes - self._end))
+            self._end += _BLOCK_BYTES
+            self._cpu_s = time.thread_time()
 
 
 _buffers = threading.local()

@@ -27,13 +27,12 @@ from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
 from stoker._native import cached_bytes
-from stoker.cache.folder import NO_ROOM, SUFFIX, Files, Folder
-from stoker.cache.format import ChunkHeader, check_arrays, read_header
+from stoker.cache.folder import NO_ROOM, SUFFIX, Files, FileVersion, Folder, version_of
+from stoker.cache.format import ChunkHeader, Readahead, check_arrays, read_header
 from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
 from stoker.cache.mirror import FoundChunk, Mirror, UnfitError
 from stoker.cache.quota import Quota
-from stoker.cache.verified import FileVersion, Readahead, version_of
 from stoker.cache.write import prepare_chunk
 from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError

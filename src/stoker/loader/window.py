@@ -19,12 +19,14 @@ import errno
 import fcntl
 import logging
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from stoker._native import (
     ChunkMap,
@@ -36,12 +38,12 @@ from stoker._native import (
     read_chunks,
     unmap,
 )
+from stoker._native import find_changed as find_changed_files
 from stoker.cache.builder import Builder
 from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
 from stoker.cache.store import Chunk
-from stoker.cache.verified import NO_VERSION, find_changed
 from stoker.errors import CacheError, ChunkCorruptError
-from stoker.fields.offsets import Int64
+from stoker.fields.offsets import Bools, Int64
 from stoker.fields.spec import Entry, Spec
 from stoker.host.machine import available_bytes
 from stoker.loader.fill import Filler
@@ -343,7 +345,7 @@ class StandingMaps:
     it. Each chunk is still looked at when its window opens: one that was replaced, touched or removed is mapped anew.
 
     Attributes:
-        versions: Which file each chunk is; `NO_VERSION` where it is not mapped. Shape [N, 3].
+        versions: Which file each chunk is, see `FileVersion`; -1 where it is not mapped. Shape [N, 3].
         is_large: Whether it is more than does no harm: then what others push out of memory is not brought back.
     """
 
@@ -354,13 +356,13 @@ class StandingMaps:
         self._maps: list[ChunkMap | None] = [None] * num_chunks
         self._places = np.zeros((num_chunks, len(layout.names), 2), dtype=np.int64)
         self._names = np.zeros(num_chunks, dtype="S1")
-        self.versions = np.full((num_chunks, 3), NO_VERSION, dtype=np.int64)
+        self.versions = np.full((num_chunks, 3), -1, dtype=np.int64)
 
     def get(self, chunks: Int64) -> tuple[list[ChunkMap | None], Int64]:
         """Return the maps of chunks, and where their arrays lie; None for those that are not, or not any more."""
         changed = find_changed(self._names, self.versions, chunks)
         with self._lock:
-            self.versions[chunks[changed]] = NO_VERSION
+            self.versions[chunks[changed]] = -1
             maps = [self._maps[chunk] for chunk in chunks.tolist()]
             for slot in np.flatnonzero(changed).tolist():
                 maps[slot] = None
@@ -386,6 +388,35 @@ class StandingMaps:
     def close(self) -> None:
         """Let go of all maps; windows keep theirs, and none is opened any more."""
         unmap([one for one in self._maps if one is not None])
+
+
+def find_changed(
+    names: npt.NDArray[np.bytes_],
+    versions: Int64,
+    files: Int64,
+    *,
+    patience_s: float = sys.getswitchinterval(),
+) -> Bools:
+    """Return which of some files are not there any more, or are not as they were.
+
+    To look at a file takes a microsecond or two, but each `os.stat` gives up the interpreter's lock, and to get it back
+    from threads that make batches takes twenty, or five milliseconds where these hardly ever wait. So one call looks at
+    a whole window and keeps the lock as long as a thread that runs Python may; where files are slow to look at, the
+    rest is done without it.
+
+    Args:
+        names: Of all files, with room for a zero behind the longest. Shape [N].
+        versions: What they were, see `FileVersion`. Shape [N, 3].
+        files: Those to look at. Shape [K].
+        patience_s: How long the interpreter's lock is kept at most, but for one file.
+
+    Returns:
+        Shape [K]. A file whose version was -1 has changed.
+    """
+    changed = np.ones(len(files), dtype=np.bool_)
+    texts = names.view(np.uint8).reshape(len(names), names.itemsize)
+    find_changed_files(texts, versions, files, changed, int(1e9 * patience_s))
+    return changed
 
 
 class PageCacheTrial:

@@ -5,7 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from stoker.cache.verified import NO_VERSION, find_changed, version_of
+from stoker.cache.folder import version_of
+from stoker.loader.window import find_changed
 
 
 def versions_of(names):
@@ -40,7 +41,7 @@ def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, pa
     aside.write_bytes(b"x" * 3_000)
     os.utime(aside, ns=(0, 0))
     aside.replace(paths[3])
-    versions[5] = NO_VERSION
+    versions[5] = -1
     assert changed() == [True, True, True, True, False, True]
     assert changed(np.array([4, 2, 4])) == [False, True, False]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache import verified
-from stoker.cache.verified import Readahead
+from stoker.cache import format as chunk_format
+from stoker.cache.format import Readahead
 from stoker.host.huge import HUGE_BYTES
 
 BLOCK = 8 << 20
@@ -20,9 +20,9 @@ BLOCK = 8 << 20
 def brought(monkeypatch):
     """The parts that were brought in; the processor's clock stands still unless told."""
     parts = []
-    monkeypatch.setattr(verified, "bring_in", lambda *part: parts.append(part))
-    monkeypatch.setattr(verified, "_costs_much", threading.Event())
-    monkeypatch.setattr(verified.time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(chunk_format, "bring_in", lambda *part: parts.append(part))
+    monkeypatch.setattr(chunk_format, "_costs_much", threading.Event())
+    monkeypatch.setattr(chunk_format.time, "thread_time", lambda: 0.0)
     return parts
 
 
@@ -30,9 +30,9 @@ def brought(monkeypatch):
 def test_what_is_reached_has_been_brought_in_once(size, ends):
     with pytest.MonkeyPatch.context() as patched:
         parts = []
-        patched.setattr(verified, "bring_in", lambda _fd, begin, num: parts.append((begin, begin + num)))
-        patched.setattr(verified, "_costs_much", threading.Event())
-        patched.setattr(verified.time, "thread_time", lambda: 0.0)
+        patched.setattr(chunk_format, "bring_in", lambda _fd, begin, num: parts.append((begin, begin + num)))
+        patched.setattr(chunk_format, "_costs_much", threading.Event())
+        patched.setattr(chunk_format.time, "thread_time", lambda: 0.0)
         one = Readahead(7, size)
         for end in ends:
             one.reach(end)
@@ -49,7 +49,7 @@ def test_small_files_are_left_to_the_system(brought):
 
 def test_where_pages_cost_much_nobody_asks_for_more(brought, monkeypatch):
     clock = iter([0.0, 0.016])  # after the first block, and when all of it has been read
-    monkeypatch.setattr(verified.time, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(chunk_format.time, "thread_time", lambda: next(clock))
     one = Readahead(7, 3 * BLOCK)
     one.reach(BLOCK)
     one.reach(BLOCK + 1)

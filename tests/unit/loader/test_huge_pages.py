@@ -15,7 +15,8 @@ import pytest
 
 import stoker
 from stoker._native import ChunkMap, bring_in
-from stoker.cache import store, verified
+from stoker.cache import format as chunk_format
+from stoker.cache import store
 from stoker.host.huge import HUGE_BYTES
 from stoker.loader import window
 
@@ -57,8 +58,8 @@ def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(dat
 
 
 def test_a_cache_that_is_used_after_a_start_of_the_machine_has_its_huge_pages(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(verified, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
-    monkeypatch.setattr(verified, "_costs_much", threading.Event())
+    monkeypatch.setattr(chunk_format, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
+    monkeypatch.setattr(chunk_format, "_costs_much", threading.Event())
     dataset, cache = stoker.Dataset(data), tmp_path / "c"
     with stoker.Loader(dataset, batch_size=1_000, cache=cache) as loader:
         for _ in loader:
