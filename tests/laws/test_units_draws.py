@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles.order_page import BLOCK_ROWS, page
 
-from stoker.dataset.kept import Index
-from stoker.dataset.units.count import cumulate
+from stoker.dataset.units.count import Index, cumulate
 from stoker.sampling.units import Draws
 
 weights = st.lists(

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from stoker.arrow import array_of, numbers_in, strings_of
 from stoker.dataset.filters import surviving_row_groups
 from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
-from stoker.dataset.kept import keep, kept
 from stoker.dataset.listing import Listed, partition_fields, partition_value
 from stoker.dataset.tables.table import LakeTable, check_files
 from stoker.errors import SourceError
@@ -32,6 +31,7 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, flat_fields
 from stoker.parquet.unify import unify
 from stoker.storage.each import for_each
+from stoker.storage.files import keep_tables, kept_tables
 from stoker.storage.storage import ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
 
@@ -265,12 +265,12 @@ def keep_survey(path: Path, known: Survey) -> None:
     )
     columns = pa.schema([]) if known.table is None else known.table.to_schema()
     schemas = (pa.Table.from_batches([], schema) for schema in (known.schema, known.partitions, columns))
-    keep(path, _MAGIC, [files, fragments, *schemas], compression="zstd")
+    keep_tables(path, _MAGIC, [files, fragments, *schemas], compression="zstd")
 
 
 def kept_survey(path: Path) -> Survey | None:
     """Return what `keep_survey` wrote; None where nothing is kept, or what is kept is damaged."""
-    tables = kept(path, _MAGIC, "the data set is looked through again")
+    tables = kept_tables(path, _MAGIC, "the data set is looked through again")
     if tables is None:
         return None
     files, found, schema, partitions, table = tables

@@ -16,9 +16,9 @@ import numpy as np
 
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.dataset import Dataset, dataset_of
-from stoker.dataset.kept import Index
 from stoker.dataset.listing import names_below
 from stoker.dataset.mixture import Mixture
+from stoker.dataset.units.count import Index
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stoker._native import Draws as NativeDraws
-from stoker.dataset.kept import Index
+from stoker.dataset.units.count import Index
 from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, Weighted
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import order_key

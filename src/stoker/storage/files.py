@@ -1,22 +1,35 @@
-"""Small files of our own: written aside, then renamed, so that a reader sees all of one or nothing."""
+"""Small files of our own: written aside, then renamed, so that a reader sees all of one or nothing.
+
+Arrow tables are kept behind a digest:
+
+┆ magic ┆ digest of all that follows ┆ a table as an Arrow stream ┆ the next table ┆ ...
+  8       16
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import logging
+import mmap
 import os
 import secrets
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
 
 _log = logging.getLogger("stoker")
 
 # A process that was killed while writing leaves its draft; an hour later nobody is writing it any more.
 _STALE_S = 3600.0
+_MAGIC_BYTES, _DIGEST_BYTES = 8, 16
+_START = _MAGIC_BYTES + _DIGEST_BYTES
 
 
 def write_aside(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
@@ -66,3 +79,61 @@ def _remove_stale(folder: int, name: str) -> None:
                 about = os.stat(draft, dir_fd=folder, follow_symlinks=False)
                 if time.time() - about.st_mtime > _STALE_S:
                     os.unlink(draft, dir_fd=folder)
+
+
+def keep_tables(path: Path, magic: bytes, tables: Sequence[pa.Table], *, compression: str | None = None) -> None:
+    """Write tables to one file; a disk that does not take it is a warning.
+
+    Args:
+        path: The file.
+        magic: 8 bytes that name what it holds, and in which form.
+        tables: What to keep.
+        compression: Codec; what is not compressed is mapped when it is read.
+    """
+    # More than 2**31 rows need lengths of 64 bits.
+    options = ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
+
+    def write(file: IO[bytes]) -> None:
+        file.write(magic.ljust(_START, b"\0"))
+        for table in tables:
+            with ipc.new_stream(file, table.schema, options=options) as writer:
+                writer.write_table(table)
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            digest = _digest_of(content)
+        file.seek(_MAGIC_BYTES)
+        file.write(digest)
+
+    write_aside(path, write)
+
+
+def kept_tables(path: Path, magic: bytes, what: str) -> list[pa.Table] | None:
+    """Return what `keep_tables` wrote, mapped; None where nothing is kept, or what is kept is damaged.
+
+    Args:
+        path: The file.
+        magic: As for `keep_tables`.
+        what: What is done without it, for the warning: "the data set is looked through again".
+    """
+    try:
+        with open_small(path) as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # ValueError: an empty file
+        _log.warning("%s cannot be read (%s): %s", path, error, what)
+        return None
+    if content[:_MAGIC_BYTES] != magic or content[_MAGIC_BYTES:_START] != _digest_of(content):
+        content.close()
+        _log.warning("%s is damaged: %s", path, what)
+        return None
+    source = pa.BufferReader(pa.py_buffer(content).slice(_START))
+    tables = []
+    while source.tell() < source.size():
+        tables.append(ipc.open_stream(source).read_all())
+    return tables
+
+
+def _digest_of(content: mmap.mmap) -> bytes:
+    with memoryview(content) as view, view[_START:] as told:
+        return hashlib.blake2b(told, digest_size=_DIGEST_BYTES).digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker.dataset.kept import Index, keep_index, kept_index
+from stoker.dataset.units.count import Index, keep_index, kept_index
 
 
 @pytest.fixture

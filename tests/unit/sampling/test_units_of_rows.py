@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stoker.dataset.kept import Index
+from stoker.dataset.units.count import Index
 from stoker.sampling.units import Units
 
 

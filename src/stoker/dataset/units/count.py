@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
-from stoker.dataset.kept import FORMAT_VERSION, Index, keep_index, kept_index
 from stoker.dataset.runs import RunRule, Runs, comparable
 from stoker.dataset.survey import Cut, Survey, survey
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
@@ -24,9 +24,52 @@ from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
 from stoker.parquet.footers import Footers
+from stoker.storage.files import keep_tables, kept_tables
 
 # Integer weights add up to between 2**60 and 2**62: as exact as 64 bits allow, and their sum cannot overflow.
 _SUM_BITS = 62
+# Raise it when the same rows and the same question give other arrays, or these are kept in another form.
+_INDEX_VERSION = 2
+_INDEX_MAGIC = b"STKUNT02"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """The units of a data set. K is the number of its fragments.
+
+    Attributes:
+        row_starts: Where each fragment's rows begin among all that pass, and the end. Shape [K + 1].
+        arrays: What else finds the rows of a unit; which arrays, the kind of unit says.
+        numbers: What was counted on the way, for reports.
+    """
+
+    row_starts: Int64
+    arrays: Mapping[str, Int64] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+def keep_index(path: Path, index: Index) -> None:
+    """Write `index` to one file; a disk that does not take it is a warning."""
+    arrays = {"row_starts": index.row_starts, **index.arrays}
+    numbers = pa.schema([], {"numbers": json.dumps(dict(index.numbers))}).empty_table()
+    keep_tables(path, _INDEX_MAGIC, [numbers, *(pa.table({name: pa.array(array)}) for name, array in arrays.items())])
+
+
+def kept_index(path: Path) -> Index | None:
+    """Return what `keep_index` wrote, mapped; None where nothing is kept, or what is kept is damaged."""
+    tables = kept_tables(path, _INDEX_MAGIC, "units are counted again")
+    if tables is None:
+        return None
+    numbers, *columns = tables
+    arrays = {one.column_names[0]: _mapped(one.column(0)) for one in columns}
+    return Index(
+        row_starts=arrays.pop("row_starts"), arrays=arrays, numbers=json.loads(numbers.schema.metadata[b"numbers"])
+    )
+
+
+def _mapped(column: pa.ChunkedArray) -> Int64:
+    """Return a column of one chunk, or none, as an array."""
+    return column.chunk(0).to_numpy() if column.num_chunks else np.empty(0, np.int64)
 
 
 def open_index(
@@ -54,7 +97,7 @@ def open_index(
     """
     path = index = None
     if folder is not None:
-        content = {"version": FORMAT_VERSION, "dataset": catalogue.fingerprint, "units": unit.to_json()}
+        content = {"version": _INDEX_VERSION, "dataset": catalogue.fingerprint, "units": unit.to_json()}
         path = Path(folder) / "source" / f"units-{fingerprint('units', content)}.stoker"
         index = kept_index(path)
     if index is None:
