@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from fractions import Fraction
 from numbers import Real
 from typing import Literal, get_args
@@ -121,17 +120,6 @@ class Mixture:
         if self.source_field is not None:
             parts.append(f"source_field={self.source_field!r}")
         return f"Mixture({', '.join(parts)})"
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Note the data set of a mixture on an error; one without a name stands alone."""
-    try:
-        yield
-    except BaseException as error:
-        if name:
-            error.add_note(f"in data set {name!r} of the mixture")
-        raise
 
 
 def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, ...]) -> dict[str, float | Fraction]:

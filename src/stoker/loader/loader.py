@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, Unpack
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture, naming
+from stoker.dataset.mixture import Mixture
 from stoker.errors import ResumeError, printable
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
@@ -23,7 +23,7 @@ from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
 from stoker.loader.epoch_run import Epochs, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
-from stoker.loader.opened import OpenDatasets, open_datasets
+from stoker.loader.opened import OpenDatasets, naming, open_datasets
 from stoker.loader.orders import Orders, UnitsReport, needed_chunks
 from stoker.loader.resume import Allowed
 from stoker.loader.units import make_collator

@@ -26,7 +26,7 @@ from stoker.columns import check_nulls
 from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.description import Description
-from stoker.dataset.mixture import Mixture, naming
+from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.kinds import Pack, SamplingUnit
 from stoker.errors import FieldError
@@ -399,6 +399,17 @@ def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> AbstractCon
     while (lock := store.try_lock(name)) is None:
         time.sleep(_POLL_S)
     return lock
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Note the data set of a mixture on an error; one without a name stands alone."""
+    try:
+        yield
+    except BaseException as error:
+        if name:
+            error.add_note(f"in data set {name!r} of the mixture")
+        raise
 
 
 @contextmanager

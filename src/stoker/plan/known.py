@@ -12,11 +12,11 @@ from stoker.cache.store import Store
 from stoker.columns import plan_spec
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
-from stoker.dataset.mixture import Mixture, naming
+from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.count import open_index
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.fields.spec import Spec
-from stoker.loader.opened import makes_tokens
+from stoker.loader.opened import makes_tokens, naming
 from stoker.loader.orders import CountedSet, CountedSets, Orders
 
 # That read footers, and columns: they wait for the store most of the time.

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.dataset.catalogue import Catalogue
-from stoker.dataset.mixture import naming
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
+from stoker.loader.opened import naming
 from stoker.loader.orders import Orders
 from stoker.plan.known import NUM_THREADS
 from stoker.sampling.quality import Quality, quality
