@@ -31,8 +31,8 @@ from tests.integration.faults import FAULTS, MIRROR_OPERATIONS, RANKS, SCHEMES, 
 from tests.integration.s3_server import S3Server
 
 from stoker import Cache, Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
+from stoker.storage.failures import RetryingStorage
 from stoker.storage.find_storage import storage_for
-from stoker.storage.retry import RetryingStorage
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -22,8 +22,8 @@ from tests.strategies import check_samples, sample_table, write_files
 
 from stoker import Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
 from stoker.storage.clients import checked_options, client_of
+from stoker.storage.failures import NUM_TRIES, RetryingStorage
 from stoker.storage.find_storage import storage_for
-from stoker.storage.retry import NUM_TRIES, RetryingStorage
 
 pytestmark = pytest.mark.timeout(60)
 

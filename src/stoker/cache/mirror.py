@@ -28,9 +28,8 @@ from stoker.cache.format import MAX_HEADER_BYTES, PAGE_BYTES, ChunkHeader, check
 from stoker.errors import ChunkCorruptError, SourceMissingError
 from stoker.fields.spec import Spec
 from stoker.host.forks import this_process
-from stoker.storage.failures import WrongArgumentError
+from stoker.storage.failures import RetryingStorage, WrongArgumentError, within
 from stoker.storage.find_storage import storage_for
-from stoker.storage.retry import RetryingStorage, within
 from stoker.storage.storage import BytesLike, WritableStorage
 from stoker.storage.urls import local_folder, local_path, scheme_of, split_query
 

@@ -26,7 +26,7 @@ from stoker.host.machine import num_cores
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.footers import Footers
 from stoker.storage.clients import store_of
-from stoker.storage.retry import RetryingStorage, Wait
+from stoker.storage.failures import RetryingStorage, Wait
 from stoker.storage.storage import NO_VERSION, Around, Storage
 from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of

@@ -40,7 +40,7 @@ from stoker.loader.orders import CountedSet, CountedSets
 from stoker.loader.temporary import OwnedFolder
 from stoker.loader.window import ChunkKey, WindowOpener
 from stoker.metrics.stages import NO_STAGES, Stages
-from stoker.storage.retry import Wait
+from stoker.storage.failures import Wait
 
 # Of the memory that is free, what a cache in it may take: the model's process needs some, too.
 _MEMORY_SHARE = 0.5

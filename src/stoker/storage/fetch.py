@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from stoker.errors import SourceChangedError, SourceError
 from stoker.storage.each import for_each
-from stoker.storage.retry import hedged
+from stoker.storage.failures import hedged
 from stoker.storage.storage import BytesLike, ObjectInfo, Storage, check_same, read_of, version_reader
 
 # A hole is read over where that takes no longer than another request would, as measured; the least is what the headers

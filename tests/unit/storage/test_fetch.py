@@ -26,7 +26,6 @@ from stoker.storage.fetch import (
     plan_ranges,
     plan_requests,
 )
-from stoker.storage.retry import RetryingStorage, hedged
 from stoker.testing import FlakyStorage, MemoryStorage
 
 CONTENT = bytes(range(256)) * 64

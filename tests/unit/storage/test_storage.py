@@ -12,11 +12,10 @@ from fsspec.implementations.arrow import ArrowFSWrapper, HadoopFileSystem
 from stoker import SourceError, SourceMissingError
 from stoker.storage import local as local_module
 from stoker.storage.clients import checked_options, client_of
-from stoker.storage.failures import StoreError, is_transient, translated
+from stoker.storage.failures import NUM_TRIES, RetryingStorage, StoreError, is_transient, translated
 from stoker.storage.find_storage import FsspecStorage, storage_for
 from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
-from stoker.storage.retry import NUM_TRIES, RetryingStorage
 from stoker.storage.urls import common_scheme, local_path, split_query
 from stoker.testing import FlakyStorage, MemoryStorage
 

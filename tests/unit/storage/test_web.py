@@ -10,8 +10,8 @@ import pytest
 
 from stoker import SourceError
 from stoker.storage import find_storage
+from stoker.storage.failures import NUM_TRIES, RetryingStorage
 from stoker.storage.find_storage import FsspecStorage, storage_for
-from stoker.storage.retry import NUM_TRIES, RetryingStorage
 
 pytest.importorskip("aiohttp", reason="needs fsspec's client of web servers")
 fsspec = pytest.importorskip("fsspec")
