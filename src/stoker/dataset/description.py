@@ -24,8 +24,7 @@ from stoker.errors import without_secrets
 from stoker.fields.spec import Field, parse_size
 from stoker.parquet.schema import choose_columns, flat_fields
 from stoker.storage.find_storage import storage_for
-from stoker.storage.local import LocalStorage
-from stoker.storage.storage import Storage
+from stoker.storage.storage import LocalStorage, Storage
 from stoker.storage.urls import Location, Source, check_name, common_scheme, name_bytes, place_of, scheme_of
 
 Transform: TypeAlias = "Callable[[pa.Table], Mapping[str, np.ndarray[Any, Any]] | pa.Table]"

@@ -12,9 +12,8 @@ from typing import Any
 from stoker.errors import SourceError
 from stoker.storage.clients import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_TIMEOUT_S, checked_options
 from stoker.storage.failures import WrongArgumentError, within
-from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
-from stoker.storage.storage import NO_VERSION, BytesLike, ObjectInfo, WritableStorage
+from stoker.storage.storage import NO_VERSION, BytesLike, LocalStorage, ObjectInfo, WritableStorage
 from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, split_query, without_chain
 
 # These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of

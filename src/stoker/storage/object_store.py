@@ -3,7 +3,7 @@
     list   ── 1 request for 1,000 objects: size and ETag of each
     read   ── 1 request: the answer says which version its bytes are of, before they are taken
 
-The client tries nothing twice by itself: that is done in one place, `retry.py`.
+The client tries nothing twice by itself: that is done in one place, `failures.py`.
 """
 
 from __future__ import annotations

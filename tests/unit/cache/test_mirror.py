@@ -11,7 +11,7 @@ from tests.unit.cache.samples import SPEC, arrays_of, entry, key, same_fields
 from stoker import Cache, CacheFullError, Spec
 from stoker.cache.mirror import Mirror
 from stoker.cache.store import Store
-from stoker.storage.local import LocalStorage
+from stoker.storage.storage import LocalStorage
 
 N = 30
 

@@ -10,7 +10,7 @@ from tests.strategies import write_files
 from stoker import Dataset, SourceCorruptError, _native
 from stoker.parquet import footers
 from stoker.parquet.footers import Footers
-from stoker.storage.local import LocalStorage
+from stoker.storage.storage import LocalStorage
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stoker import Dataset, SourceChangedError, SourceError
 from stoker.storage.each import for_each
+from stoker.storage.failures import RetryingStorage, hedged
 from stoker.storage.fetch import (
     ByteRange,
     RangesFile,

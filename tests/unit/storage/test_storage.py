@@ -10,12 +10,12 @@ import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper, HadoopFileSystem
 
 from stoker import SourceError, SourceMissingError
-from stoker.storage import local as local_module
+from stoker.storage import storage as storage_module
 from stoker.storage.clients import checked_options, client_of
 from stoker.storage.failures import NUM_TRIES, RetryingStorage, StoreError, is_transient, translated
 from stoker.storage.find_storage import FsspecStorage, storage_for
-from stoker.storage.local import LocalStorage
 from stoker.storage.object_store import ObjectStorage
+from stoker.storage.storage import LocalStorage
 from stoker.storage.urls import common_scheme, local_path, split_query
 from stoker.testing import FlakyStorage, MemoryStorage
 
@@ -83,7 +83,7 @@ def test_a_large_range_of_a_local_file_is_read_to_its_end_however_little_comes_a
     (tmp_path / "file").write_bytes(content)
     preadv = os.preadv
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:7]], offset))
-    monkeypatch.setattr(local_module, "_LARGE_BYTES", 64)
+    monkeypatch.setattr(storage_module, "LARGE_BYTES", 64)
     url = str(tmp_path / "file")
     assert bytes(LocalStorage().read(url, 30, 100)) == content[30:130]
     with pytest.raises(SourceError, match="gave 80 bytes where 100 were asked for at 120"):
