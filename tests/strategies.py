@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from stoker import _native
-from stoker.sampling.contents import Contents
 from stoker.sampling.mixture import MixtureOrder
+from stoker.sampling.position import Contents
 from stoker.testing import example_table, write_example
 
 sample_table = example_table

@@ -169,7 +169,7 @@ class Catalogue(RowReader):
     def fingerprint(self) -> str:
         """32 hex digits that stand for its chunks: every file as it is now and where it lies, and what is made of it.
 
-        The order depends on less: see `stoker.sampling.contents`.
+        The order depends on less: see `stoker.sampling.position`.
         """
         table = self.survey.table
         return fingerprint(

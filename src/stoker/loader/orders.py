@@ -25,10 +25,9 @@ from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
 from stoker.loader.resume import Resume
 from stoker.sampling import position
-from stoker.sampling.contents import Contents, OpenFiles, describe, layouts_of
 from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureOrder, component_seed
-from stoker.sampling.position import ROWS, Mixing, Position
+from stoker.sampling.position import ROWS, Contents, Mixing, OpenFiles, Position, describe, layouts_of
 from stoker.sampling.steps import RankShare, Steps
 from stoker.sampling.units import Units, units_of
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from stoker.errors import ResumeError
-from stoker.sampling.contents import Comparison, Contents, OpenFiles, compare
 from stoker.sampling.mixture import Leg
-from stoker.sampling.position import Mixing, Position, to_json
+from stoker.sampling.position import Comparison, Contents, Mixing, OpenFiles, Position, compare, to_json
 
 _IN_LANES = "a mixture in several lanes cannot go on with other weights or files: make it with lanes=1, or as it was"
 

@@ -5,7 +5,7 @@ steps      which positions, and which samples, a rank takes in a step
 mixture    several data sets as one order, mixed by weights
 units      which rows groups, windows, packed rows and draws by weight stand for
 quality    how well an order mixes
-position   all that must be saved to go on, and contents, what it tells of the files
+position   all that must be saved to go on, and what that tells of the files
 """
 
 from stoker.sampling.epoch import EpochOrder, Order
