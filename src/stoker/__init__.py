@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker.cache.settings import Cache
+    from stoker.cache.store import Cache
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
     from stoker.dataset.units.kinds import NGram, Pack
@@ -77,7 +77,7 @@ __all__ = [
 # A name is imported from its module when it is first used: `import stoker` costs a millisecond, and modules that are
 # not used, such as parts of pyarrow, are never loaded.
 _HOMES = {
-    "stoker.cache.settings": ("Cache",),
+    "stoker.cache.store": ("Cache",),
     "stoker.fields.compact": ("Scaled",),
     "stoker.doctor.watch": ("Watched", "WatchReport", "watch"),
     "stoker.errors": (

@@ -23,13 +23,14 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from stoker._native import bring_in
+from stoker.cache.folder import FileVersion
 from stoker.errors import ChunkCorruptError
 from stoker.fields.spec import Array, Entry, Spec, run_name
 from stoker.host.huge import HUGE_BYTES
@@ -204,6 +205,38 @@ class ChunkHeader:
             what = "has other fields than the data set"
         if what is not None:
             raise ChunkCorruptError(f"{path} {what}", path=path)
+
+
+@dataclass(slots=True, kw_only=True)
+class Chunk:
+    """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
+
+    Attributes:
+        header: What lies where.
+        path: Where the file lies.
+        is_kept: Whether it is in the cache folder, and not only in memory.
+        version: Which file it is: inode, time of writing and size.
+        was_read: Whether all of it was just read, to be verified.
+    """
+
+    fd: int
+    header: ChunkHeader
+    path: Path
+    is_kept: bool
+    version: FileVersion
+    was_read: bool
+
+    def close(self) -> None:
+        """Close the descriptor. Harmless when called again."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkHeader:

@@ -22,21 +22,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from stoker._native import cached_bytes
+from stoker.arguments import explain_arguments, flag
 from stoker.cache.folder import NO_ROOM, SUFFIX, Files, FileVersion, Folder, version_of
-from stoker.cache.format import ChunkHeader, Readahead, check_arrays, read_header
+from stoker.cache.format import Chunk, ChunkHeader, Readahead, check_arrays, read_header
 from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
-from stoker.cache.mirror import FoundChunk, Mirror, UnfitError
+from stoker.cache.mirror import FoundChunk, Mirror, UnfitError, mirror_url
 from stoker.cache.quota import Quota
 from stoker.cache.write import prepare_chunk
 from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
-from stoker.fields.spec import Spec
+from stoker.fields.spec import Spec, parse_size
+from stoker.storage.urls import local_folder
 
 # Verified files by folder and key: which version, and its header. By process, not by store: a second loader need not
 # verify again, and parsing a header costs as much as all else about opening a chunk.
@@ -51,38 +53,6 @@ _SCRUB_PAUSE_S = 10.0
 _log = logging.getLogger("stoker")
 
 Verify: TypeAlias = Literal["boot", "always"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Chunk:
-    """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
-
-    Attributes:
-        header: What lies where.
-        path: Where the file lies.
-        is_kept: Whether it is in the cache folder, and not only in memory.
-        version: Which file it is: inode, time of writing and size.
-        was_read: Whether all of it was just read, to be verified.
-    """
-
-    fd: int
-    header: ChunkHeader
-    path: Path
-    is_kept: bool
-    version: FileVersion
-    was_read: bool
-
-    def close(self) -> None:
-        """Close the descriptor. Harmless when called again."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Disk:
@@ -617,3 +587,91 @@ def _note(disk: _Disk, key: str, version: FileVersion, header: ChunkHeader) -> N
         while len(_verified) >= _MAX_VERIFIED:
             del _verified[next(iter(_verified))]
     _verified[place] = (version, header)
+
+
+@explain_arguments({})
+@dataclass(frozen=True)
+class Cache:
+    """A folder that keeps transformed chunks, and how it is used; give it to a loader as `cache=`.
+
+    Args:
+        folder: On a fast local disk; made if it is not there. None keeps chunks in memory, for one loader alone.
+        limit: Most bytes in that folder, such as "500GB", or a number; None means as much as the disk has.
+        is_shared: Whether other users of the folder's group use it, too. They may then write to its files and folders,
+            and what they put there is trusted. Otherwise files and folders belong to this user alone, and those of
+            another user are refused.
+        verify: When the checksums of a chunk are compared: "boot" means when it is first opened after the machine
+            started, and again if its file changed since; "always" means whenever a window opens it.
+        mirror: Where hosts leave the chunks that they have built for each other, such as "s3://bucket/stoker": an
+            object store, or a folder that all of them reach. A chunk that it has is fetched and verified instead of
+            being built. Training goes on without a mirror that cannot be reached. Nothing is ever removed from it.
+        mirror_options: Options of that store's client, as the `storage_options` of a `Dataset`.
+        scrub: Bytes a second, such as "20MB", at which a thread compares the checksums of all chunks in the folder,
+            over and over: a damaged one is removed, and built again when needed. None means no such thread.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: The folder is not local, the limit or `scrub` is 0, `verify` is neither of the two words, or
+            `mirror` may contain credentials.
+    """
+
+    folder: Path | str | None
+    _: KW_ONLY
+    limit: int | str | None = None
+    is_shared: bool = False
+    verify: Verify = "boot"
+    mirror: Path | str | None = None
+    mirror_options: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
+    scrub: int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            if not isinstance(self.folder, str | os.PathLike):
+                raise TypeError(f"cache must be the path of a folder, not {self.folder!r}")
+            local_folder(self.folder, what="cache")
+        flag(self.is_shared, "is_shared")
+        if self.verify not in ("boot", "always"):
+            raise ValueError(f"verify must be 'boot' or 'always', not {self.verify!r}")
+        if self.mirror is not None:
+            mirror_url(self.mirror)
+        elif self.mirror_options is not None:
+            raise ValueError("mirror_options mean nothing without a mirror")
+        if self.limit_bytes == 0:
+            raise ValueError("cache_limit must not be 0: there is always a cache, in memory where cache= is left out")
+        if self.scrub_bytes_s == 0:
+            raise ValueError("scrub must not be 0 bytes a second; leave it out to compare none")
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, absolute; None for memory."""
+        return None if self.folder is None else local_folder(self.folder, what="cache")
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit in bytes."""
+        return None if self.limit is None else parse_size(self.limit, name="cache_limit")
+
+    @property
+    def scrub_bytes_s(self) -> int | None:
+        """Bytes a second whose checksums are compared; None for no scrubbing."""
+        return None if self.scrub is None else parse_size(self.scrub, name="scrub")
+
+    def open(self, *, is_temporary: bool = False) -> Store:
+        """Return the store of the folder, which is made if it is not there; see `Store`.
+
+        Raises:
+            ValueError: No client knows the mirror's URL, or takes its options.
+        """
+        assert self.path is not None
+        mirror = None if self.mirror is None else Mirror(self.mirror, options=self.mirror_options)
+        if mirror is not None:
+            mirror.connect()
+        return Store(
+            self.path,
+            limit_bytes=self.limit_bytes,
+            is_temporary=is_temporary,
+            is_shared=self.is_shared,
+            verify=self.verify,
+            mirror=mirror,
+            scrub_bytes_s=None if is_temporary else self.scrub_bytes_s,
+        )

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64
         stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray
     """
-    from stoker.cache.settings import Cache
+    from stoker.cache.store import Cache
     from stoker.loader.config import make_config
     from stoker.loader.fill import warm
     from stoker.loader.opened import open_datasets, pool_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from stoker.arguments import check_function, flag, integer
-from stoker.cache.settings import Cache
+from stoker.cache.store import Cache
 from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, parse_unit
 from stoker.host.machine import num_cores
 from stoker.loader.augmenting import Augment

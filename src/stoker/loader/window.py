@@ -40,8 +40,7 @@ from stoker._native import (
 )
 from stoker._native import find_changed as find_changed_files
 from stoker.cache.builder import Builder
-from stoker.cache.format import ChunkHeader, array_names, strip_names, table_names
-from stoker.cache.store import Chunk
+from stoker.cache.format import Chunk, ChunkHeader, array_names, strip_names, table_names
 from stoker.errors import CacheError, ChunkCorruptError
 from stoker.fields.offsets import Bools, Int64
 from stoker.fields.spec import Entry, Spec
