@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -13,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
-from stoker.cache.substitute import Substitutes, cycled, is_replaceable
 from stoker.cache.threads import Helpers, Permit, Permits, overlapped
 from stoker.cache.workers import TransformProcesses
 from stoker.cache.write import MismatchError, prepare_chunk
@@ -23,18 +23,25 @@ from stoker.dataset.fragments import Fragment
 from stoker.errors import (
     CacheError,
     ChunkCorruptError,
+    FieldError,
     FieldMismatchError,
     SourceChangedError,
+    SourceCorruptError,
     StokerError,
     TransformError,
     without_secrets,
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
+from stoker.hashing import fingerprint
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.storage.failures import is_of_surroundings
 
 # How long to leave a chunk alone that another process builds. Short against building one, long against a file lookup.
 _POLL_S = 0.01
+# So many chunks that cannot be made, one behind the other, are an error of what makes them, not of their rows.
+_MOST_DONORS = 32
+
+_log = logging.getLogger("stoker")
 
 _Fields: TypeAlias = tuple[Packable, Spec]
 """What a fragment became, and the spec that it fits."""
@@ -63,7 +70,7 @@ class Builder:
 
             Were all of them let at it, they would fetch together and compute together, the cores idle in between.
         num_processes: Processes in which the transform runs; None for the calling thread.
-        substitutes: Whether a chunk that cannot be made of its rows is made of others', see `substitute.py`.
+        substitutes: Whether a chunk that cannot be made of its rows is made of others', see `Substitutes`.
 
     Attributes:
         permits: To compute.
@@ -449,3 +456,90 @@ def _empty(entry: Entry, num_levels: int) -> Array | Ragged:
     if num_levels:
         return Ragged(_empty(entry, num_levels - 1), np.zeros(1, dtype=np.int64))
     return np.empty((0, *entry.shape), dtype=entry.dtype)
+
+
+# ------------------------------------------------------------------------------------------ rows that stand in
+
+
+class Substitutes:
+    """Which chunks cannot be made of their own rows, as far as that is known here, and whose rows stand in for them.
+
+        chunk    0   1   2   3   4      3: a page is corrupt, or the transform fails on it
+        rows of  0   1   2   4   4      as many as chunk 3 would have: those of chunk 4 from the beginning, again and
+                                        again where it has fewer
+
+    How many samples a chunk has is known beforehand, so no step, rank or resume notices. Which chunk lends its rows
+    follows from the data set alone: the next in the fixed order, around its end, that can be made itself. The chunk is
+    kept under a key of its own, so that neither a later repair nor a loader that would raise ever meets it.
+
+    Safe to use from several threads.
+
+    Attributes:
+        chunks: Those that are replaced.
+        bad: Those that cannot be made, and so lend no rows.
+    """
+
+    def __init__(self, catalogue: Catalogue, store: Store) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._mutex = threading.Lock()
+        self._said: set[int] = set()
+        self.chunks: set[int] = set()
+        self.bad: set[int] = set()
+
+    def key(self, chunk: int) -> str:
+        """Return the key of what stands in for a chunk: all of the data set decides whose rows these are."""
+        catalogue = self._catalogue
+        return fingerprint("substitute", {"dataset": catalogue.fingerprint, "chunk": catalogue.key(chunk)})
+
+    def find(self, chunk: int) -> bool:
+        """Return whether what stands in for a chunk is there; it counts as replaced from then on."""
+        is_there = self._store.has(self.key(chunk))
+        if is_there:
+            self.add(chunk, "others stand in for them: they could not be made when the cache was filled")
+        return is_there
+
+    def donors(self, chunk: int) -> Iterator[int]:
+        """Yield the chunks whose rows may stand in for those of a chunk: the next ones with samples, but not many.
+
+        Where none of these can be made either, the fault is not in the rows of one chunk.
+        """
+        filled = np.flatnonzero(self._catalogue.num_samples)
+        following = np.roll(filled, -int(np.searchsorted(filled, chunk, side="right"))).tolist()
+        yield from (donor for donor in following[:_MOST_DONORS] if donor != chunk and donor not in self.bad)
+
+    def add(self, chunk: int, why: str) -> None:
+        """Note that a chunk is replaced, and say once why and by what."""
+        catalogue = self._catalogue
+        with self._mutex:
+            self.chunks.add(chunk)
+            is_first, is_new = not self._said, chunk not in self._said
+            self._said.add(chunk)
+        if is_first:  # as long as somebody uses them they stay, as other chunks do
+            self._store.register(
+                fingerprint("substitutes", catalogue.fingerprint),
+                name=f"substitutes for chunks of {catalogue.dataset!r}",
+                urls=list(map(str, catalogue.dataset.sources)),
+                keys=lambda: list(map(self.key, range(len(catalogue)))),
+            )
+        if is_new:
+            _log.warning(
+                "the %s rows of %s are left out, %s",
+                f"{int(catalogue.num_samples[chunk]):,}",
+                catalogue.fragments[chunk],
+                why,
+            )
+
+
+def is_replaceable(error: Exception) -> bool:
+    """Return whether other rows help: not against a network, credentials, a full disk, or files that are gone."""
+    if isinstance(error, TransformError):
+        return error.is_of_rows
+    return isinstance(error, SourceCorruptError | FieldError | MismatchError)
+
+
+def cycled(table: pa.Table, num_rows: int) -> pa.Table:
+    """Return so many rows of a table that has some: the first ones, or all of them again and again."""
+    if num_rows <= table.num_rows:
+        return table.slice(0, num_rows)
+    return table.take(pa.array(np.arange(num_rows) % table.num_rows))

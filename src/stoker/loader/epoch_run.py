@@ -17,12 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-<<<<<<< HEAD
-from stoker.host.forks import Home
-=======
-from stoker.fields.offsets import Int64
-from stoker.host.forks import Home, this_process
->>>>>>> 96ab92e4 (Let each process have one home, and keep what the machine leaves to it in one file)
+from stoker.host.forks import this_process
 from stoker.loader.batches import Batches
 from stoker.loader.gather import Together
 from stoker.loader.lane import Lane
@@ -461,65 +456,3 @@ class Epochs:
             steps.remainder,
         )
         self.go_to(at.next_epoch())
-<<<<<<< HEAD
-=======
-
-
-class BatchIterator:
-    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
-
-    Threads may share it: each batch goes to one of them, and each of them comes to the end.
-
-    Args:
-        epochs: Of the loader.
-        enter: Begins the run that is iterated.
-        begin: Begins any run; see `Run`.
-        deliver: Makes of what was prepared what the loop gets.
-        ranks: Which rank of how many the loader is.
-        home: The loader's process.
-    """
-
-    def __init__(
-        self,
-        epochs: Epochs,
-        enter: Callable[[], Run],
-        *,
-        begin: Callable[..., Run],
-        deliver: Callable[[Any], Any],
-        ranks: Ranks,
-        home: Home,
-    ) -> None:
-        self._epochs, self._enter, self._begin, self._deliver = epochs, enter, begin, deliver
-        self._ranks, self._home = ranks, home
-        self._run: Run | None = None
-        self._asking = threading.RLock()
-        self._is_over = False
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._home.is_here:  # not by a call for each batch
-            self._home.check("this iterator")
-        with self._asking:
-            if self._is_over:
-                raise StopIteration
-            run = self._run
-            try:
-                self._ranks.prove()
-                if run is None:
-                    self._run = run = self._enter()
-                    self._abandoning = weakref.finalize(self, run.abandon)
-                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
-                prepared, num_samples = run.next()
-            except BaseException as error:
-                self._is_over = True
-                if run is not None:
-                    self._abandoning.detach()
-                    run.close()
-                    if isinstance(error, StopIteration):
-                        self._epochs.ended(run)
-                raise
-            self._epochs.handed(run, num_samples, self._begin)
-            return self._deliver(prepared)
->>>>>>> 96ab92e4 (Let each process have one home, and keep what the machine leaves to it in one file)
