@@ -178,7 +178,7 @@ def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
         TypeError: What --sequence names is neither an NGram nor a Pack.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.dataset.units.kinds import parse_unit
+    from stoker.loader.config import parse_unit
 
     group_by = None if options.group_by is None else [name.strip() for name in options.group_by.split(",")]
     sequence = None if options.sequence is None else load_named(options.sequence, what="a sequence")

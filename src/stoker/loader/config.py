@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
-from stoker.arguments import check_function, flag, integer
+from stoker.arguments import check_function, flag, integer, names
 from stoker.cache.store import Cache
-from stoker.dataset.units.kinds import NGram, Pack, SamplingUnit, parse_unit
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.host.machine import num_cores
 from stoker.loader.augmenting import Augment
 from stoker.loader.sequence import SequenceShard
@@ -227,6 +227,30 @@ DEFAULTS: dict[str, Any] = {name: getattr(LoaderConfig, name) for name in Loader
 def make_config(options: LoaderOptions) -> LoaderConfig:
     """Return the checked arguments of a loader; raises as `LoaderConfig` does."""
     return LoaderConfig(**cast("dict[str, Any]", options))
+
+
+def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
+    """Return what the order counts by the arguments of a loader; None for rows.
+
+    Raises:
+        TypeError: One has the wrong type.
+        ValueError: More than one is given, or one is out of range.
+    """
+    given = {"group_by": group_by, "weights": weights, "sequence": sequence}
+    said = [name for name, value in given.items() if value is not None]
+    if len(said) > 1:
+        raise ValueError(f"{' and '.join(said)} each say what the order counts; give one of them")
+    if group_by is not None:
+        if not (keys := names(group_by, "group_by")):
+            raise ValueError("group_by names no column")
+        return Grouped(keys=keys)
+    if weights is not None:
+        if not isinstance(weights, str):
+            raise TypeError(f"weights must be the name of a column, not {weights!r}")
+        return Weighted(column=names(weights, "weights")[0])
+    if sequence is not None and not isinstance(sequence, NGram | Pack):
+        raise TypeError(f"sequence must be a stoker.NGram or a stoker.Pack, not {sequence!r}")
+    return sequence
 
 
 def plain_window(num_threads: int) -> int:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from stoker import Entry, Spec
-from stoker.dataset.units.kinds import Grouped, NGram, Pack, Weighted, parse_unit
+from stoker.dataset.units.kinds import Grouped, NGram, Pack, Weighted
+from stoker.loader.config import parse_unit
 
 
 @pytest.mark.parametrize(

@@ -337,30 +337,6 @@ class Pack(SamplingUnit):
                 )
 
 
-def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
-    """Return what the order counts by the arguments of a loader; None for rows.
-
-    Raises:
-        TypeError: One has the wrong type.
-        ValueError: More than one is given, or one is out of range.
-    """
-    given = {"group_by": group_by, "weights": weights, "sequence": sequence}
-    said = [name for name, value in given.items() if value is not None]
-    if len(said) > 1:
-        raise ValueError(f"{' and '.join(said)} each say what the order counts; give one of them")
-    if group_by is not None:
-        if not (keys := names(group_by, "group_by")):
-            raise ValueError("group_by names no column")
-        return Grouped(keys=keys)
-    if weights is not None:
-        if not isinstance(weights, str):
-            raise TypeError(f"weights must be the name of a column, not {weights!r}")
-        return Weighted(column=names(weights, "weights")[0])
-    if sequence is not None and not isinstance(sequence, NGram | Pack):
-        raise TypeError(f"sequence must be a stoker.NGram or a stoker.Pack, not {sequence!r}")
-    return sequence
-
-
 def _offsets(fields: object) -> dict[int, tuple[str, ...]]:
     if not isinstance(fields, Mapping):
         raise TypeError(f"NGram: fields must be a mapping of offsets to names, not {fields!r}")
