@@ -24,8 +24,7 @@ from dataclasses import dataclass
 
 from xxhash import xxh3_64_hexdigest
 
-from stoker.cache.folder import SUFFIX, ChunkFile, Folder
-from stoker.cache.locks import Locks
+from stoker.cache.folder import SUFFIX, ChunkFile, Folder, Locks
 from stoker.errors import CacheError, CacheFullError, without_secrets
 
 _USAGE = struct.Struct("<q")

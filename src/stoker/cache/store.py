@@ -28,9 +28,8 @@ from typing import Any, Literal, Self, TypeAlias
 
 from stoker._native import cached_bytes
 from stoker.arguments import explain_arguments, flag
-from stoker.cache.folder import NO_ROOM, SUFFIX, Files, FileVersion, Folder, version_of
+from stoker.cache.folder import NO_ROOM, SUFFIX, Files, FileVersion, Folder, Locks, version_of
 from stoker.cache.format import Chunk, ChunkHeader, Readahead, check_arrays, read_header
-from stoker.cache.locks import Locks
 from stoker.cache.memory import MemoryChunks
 from stoker.cache.mirror import FoundChunk, Mirror, UnfitError, mirror_url
 from stoker.cache.quota import Quota

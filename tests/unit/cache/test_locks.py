@@ -9,8 +9,7 @@ import pytest
 
 import stoker
 from stoker import CacheError
-from stoker.cache.folder import Files, Folder
-from stoker.cache.locks import Locks
+from stoker.cache.folder import Files, Folder, Locks
 
 
 @pytest.fixture
@@ -144,8 +143,7 @@ def test_the_file_stays_empty_and_alone(locks, tmp_path):
 FORK = """
 import os, sys
 from pathlib import Path
-from stoker.cache.folder import Files, Folder
-from stoker.cache.locks import Locks
+from stoker.cache.folder import Files, Folder, Locks
 
 locks = Locks(Folder(Path(sys.argv[1]), Files()))
 lock = locks.try_lock("a")
