@@ -161,7 +161,8 @@ class _Opening:
         # One look at the environment: the store that is asked is the one that what is kept is kept under.
         environment = dict(os.environ)
         self._lazy = _Lazy(dataset, environment)
-        store = store_of(str(dataset.named()[0]), options=dataset.storage_options or {}, environment=environment)
+        url, options = str(dataset.named()[0]), dataset.storage_options or {}
+        store = {} if scheme_of(url) == "file" else store_of(url, options=options, environment=environment)
         self._origin = Origin(RetryingStorage(self._lazy, wait=wait), False, store)
         self._names: dict[str, object] = {"sources": dataset.places(), "store": store}
 

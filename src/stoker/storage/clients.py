@@ -284,13 +284,11 @@ def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, 
     No store is asked.
 
     Args:
-        url: As the user gave it: options may stand in its query.
+        url: As the user gave it, of no local file: options may stand in its query.
         options: Of the store's client.
         environment: The variables of the environment.
     """
     scheme = scheme_of(url)
-    if scheme == "file":
-        return {}
     chain = url.partition("::")[2]
     given = {**dict(parse_qsl(split_query(url)[1])), **options}
     if chain or scheme not in OWN_SCHEMES:
