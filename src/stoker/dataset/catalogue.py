@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from stoker.dataset.description import Description
 from stoker.dataset.filters import passes
-from stoker.dataset.rows import Origin, RowReader
+from stoker.dataset.rows import Origin, RowReader, Want
 from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey
 from stoker.errors import FieldError, SourceError
@@ -99,7 +99,6 @@ class Catalogue(RowReader):
         self.num_rows: Int64 = known.fragments["num_rows"].copy()
         self.num_samples = known.num_samples
         self.null_counts: Mapping[str, Int64] = dict(zip(cut.stored, known.nulls.T, strict=True))
-        self._rows = self.want(cut.columns, beside=cut.filter_columns)
         # Whether the filter asks for what paths say alone: then a file's rows pass all, or none.
         self._is_by_path = {*cut.filter_columns.names} <= {*cut.partitions.names} and len(cut.filter_columns) > 0
         self._keys: dict[int, str] = {}
@@ -253,7 +252,7 @@ class Catalogue(RowReader):
             SourceError: The rows cannot be fetched or decoded.
             SourceChangedError: The file is no longer the one that was listed.
         """
-        want = self._rows._replace(coded=frozenset(coded).difference(self._cut.filter_columns.names))
+        want = self._want._replace(coded=frozenset(coded).difference(self._cut.filter_columns.names))
         for j, table in self.read_stored(i, want, on_stage, on_fetched, share_out):
             start = time.perf_counter_ns()
             picked = self._picked(j, table)
@@ -270,6 +269,11 @@ class Catalogue(RowReader):
                 on_stage("decode", start, time.perf_counter_ns(), 0)
             yield j, table
             del table
+
+    @cached_property
+    def _want(self) -> Want:
+        """What is read of a fragment: nothing of it is needed where every chunk is there."""
+        return self.want(self.schema, beside=self._cut.filter_columns)
 
     @cached_property
     def sizes(self) -> Sizes:

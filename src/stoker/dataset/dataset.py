@@ -27,7 +27,7 @@ from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.footers import Footers
 from stoker.storage.clients import store_of
 from stoker.storage.failures import RetryingStorage, Wait
-from stoker.storage.storage import NO_VERSION, Around, Storage
+from stoker.storage.storage import NO_VERSION, Storage
 from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of
 
@@ -160,10 +160,10 @@ class _Opening:
         # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
         # One look at the environment: the store that is asked is the one that what is kept is kept under.
         environment = dict(os.environ)
-        self._lazy = _Lazy(dataset, environment)
+        self._lazy = _LazyStorage(dataset, environment, wait)
         url, options = str(dataset.named()[0]), dataset.storage_options or {}
         store = {} if scheme_of(url) == "file" else store_of(url, options=options, environment=environment)
-        self._origin = Origin(RetryingStorage(self._lazy, wait=wait), False, store)
+        self._origin = Origin(self._lazy, False, store)
         self._names: dict[str, object] = {"sources": dataset.places(), "store": store}
 
     def open(self, num_threads: int, on_count: OnCount | None, on_stage: Stages) -> Catalogue:
@@ -278,12 +278,11 @@ class _Opening:
         return self._folder / f"catalogue-{fingerprint('catalogue', content)}.stoker"
 
 
-class _Lazy(Around):
+class _LazyStorage(RetryingStorage):
     """The storage of a data set, made when it is first called."""
 
-    def __init__(self, dataset: Dataset, environment: Mapping[str, str]) -> None:
-        self._dataset = dataset
-        self._environment = environment
+    def __init__(self, dataset: Dataset, environment: Mapping[str, str], wait: Wait) -> None:
+        self._dataset, self._environment, self._wait = dataset, environment, wait
 
     @functools.cached_property
     def located(self) -> Dataset:

@@ -85,14 +85,15 @@ def names_below(files: Sequence[Listed]) -> tuple[str, tuple[str, ...]]:
 
     A partition's folder is a part of the name, though all files may lie in it.
     """
-    folders = {file.info.url[: file.info.url.rfind("/") + 1] for file in files}
-    common = os.path.commonprefix(sorted(folders))  # noqa: RUF071  cut at a slash right after
+    urls = [file.info.url for file in files]
+    common = os.path.commonprefix(urls)  # noqa: RUF071  cut at a slash right after
     root = common[: common.rfind("/") + 1]
-    parts = root.split("/")
-    keys = {f"{quoted}=" for file in files[:1] for key, _ in file.partition for quoted in (key, quote(key, safe=""))}
-    within = [i for i, part in enumerate(parts) if part[: part.find("=") + 1] in keys]
-    root = "".join(f"{part}/" for part in parts[: within[0]]) if within else root
-    return root, tuple(file.info.url[len(root) :] for file in files)
+    if files and files[0].partition:
+        keys = {f"{quoted}=" for key, _ in files[0].partition for quoted in (key, quote(key, safe=""))}
+        parts = root.split("/")
+        within = [i for i, part in enumerate(parts) if part[: part.find("=") + 1] in keys]
+        root = "".join(f"{part}/" for part in parts[: within[0]]) if within else root
+    return root, tuple(url[len(root) :] for url in urls)
 
 
 def _find(place: Location, storage: Storage, *, is_local: bool) -> list[Listed]:

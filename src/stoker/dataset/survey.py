@@ -274,9 +274,7 @@ def kept_survey(path: Path) -> Survey | None:
     if tables is None:
         return None
     files, found, schema, partitions, table = tables
-    partition_of = {
-        text: tuple((key, value) for key, value in json.loads(text)) for text in files["partition"].unique().to_pylist()
-    }
+    partition_of = {text: tuple(map(tuple, json.loads(text))) for text in files["partition"].unique().to_pylist()}
     columns = (files[name].to_pylist() for name in ("url", "size_bytes", "version", "partition", "deleted"))
     listed = [
         Listed(ObjectInfo(url=name_of(name), size_bytes=size, version=version), partition_of[text], deleted)
