@@ -107,7 +107,7 @@ class Builder:
         self._substitutes, self._may_substitute = Substitutes(catalogue, store), substitutes
         store.register(
             catalogue.fingerprint,
-            name=repr(self._dataset),
+            name=self._dataset,
             urls=list(map(str, self._dataset.sources)),
             keys=lambda: list(map(catalogue.key, range(len(catalogue)))),
         )

@@ -171,7 +171,8 @@ class Folder:
         self._fds: list[int] = []
         self.writer = f"{os.getpid()}x{secrets.token_hex(4)}"
         try:
-            self.root = self._keep(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            self.root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._fds.append(self.root)
             about = os.fstat(self.root)
             self.identity = about.st_dev, about.st_ino
             self._mark()
@@ -179,10 +180,6 @@ class Folder:
         except BaseException:
             self.close()
             raise
-
-    def _keep(self, fd: int) -> int:
-        self._fds.append(fd)
-        return fd
 
     def _mark(self) -> None:
         """Check the marker, and write it where there is none or it cannot be read."""
@@ -232,7 +229,7 @@ class Folder:
                     f"{path} is {what} where a folder of the cache should be: remove it", path=path
                 ) from None
             raise
-        self._keep(fd)
+        self._fds.append(fd)
         self._check_owner(os.fstat(fd), name)
         return fd
 

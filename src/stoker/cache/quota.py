@@ -93,7 +93,7 @@ class Quota:
 
     # ------------------------------------------------------------------ data sets
 
-    def enter(self, fingerprint: str, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
+    def enter(self, fingerprint: str, name: object, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
         """Say that this store uses a data set, until locks are closed: as long as any process does, its chunks stay.
 
         Raises:
@@ -113,7 +113,7 @@ class Quota:
                 if content:
                     folder.write_small(folder.datasets, fingerprint, content)
                     return
-            head = json.dumps({"name": without_secrets(name), "urls": list(map(without_secrets, urls))})
+            head = json.dumps({"name": without_secrets(str(name)), "urls": list(map(without_secrets, urls))})
             content = "".join(f"{line}\n" for line in (head, *keys())).encode()
             content += xxh3_64_hexdigest(content).encode()
 

@@ -353,12 +353,14 @@ class Store:
 
     # ------------------------------------------------------------------ data sets
 
-    def register(self, fingerprint: str, *, name: str, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
+    def register(
+        self, fingerprint: str, *, name: object, urls: Sequence[str], keys: Callable[[], Sequence[str]]
+    ) -> None:
         """Say that this store uses a data set, until it is closed: as long as any process does, its chunks stay.
 
         Args:
             fingerprint: Of the data set; two with the same one have the same keys.
-            name: What people call it.
+            name: What people call it, by its text, which is made where it is written down.
             urls: Where it comes from.
             keys: Gives the keys of its chunks, in order.
         """
@@ -641,11 +643,6 @@ class Cache:
             raise ValueError("scrub must not be 0 bytes a second; leave it out to compare none")
 
     @property
-    def path(self) -> Path | None:
-        """The folder, absolute; None for memory."""
-        return None if self.folder is None else local_folder(self.folder, what="cache")
-
-    @property
     def limit_bytes(self) -> int | None:
         """The limit in bytes."""
         return None if self.limit is None else parse_size(self.limit, name="cache_limit")
@@ -661,12 +658,12 @@ class Cache:
         Raises:
             ValueError: No client knows the mirror's URL, or takes its options.
         """
-        assert self.path is not None
+        assert self.folder is not None
         mirror = None if self.mirror is None else Mirror(self.mirror, options=self.mirror_options)
         if mirror is not None:
             mirror.connect()
         return Store(
-            self.path,
+            local_folder(self.folder, what="cache"),
             limit_bytes=self.limit_bytes,
             is_temporary=is_temporary,
             is_shared=self.is_shared,

@@ -278,10 +278,9 @@ class Spec:
     keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [entry.name for entry in self.entries]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two fields have the name {twice[0]!r}")
+        if len({*self.names}) < len(self.entries):
+            twice = min(name for name in self.names if self.names.count(name) > 1)
+            raise ValueError(f"two fields have the name {twice!r}")
         found = dict.fromkeys(entry.deduplicated_by for entry in self.entries if entry.deduplicated_by is not None)
         if not self.keys:
             object.__setattr__(self, "keys", tuple(found))

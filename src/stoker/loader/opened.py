@@ -286,7 +286,7 @@ def open_datasets(
     named = {"": dataset} if isinstance(dataset, Dataset) else dataset.datasets
     with ExitStack() as stack:
         temporary = None
-        if (cache := config.cache).path is None:
+        if (cache := config.cache).folder is None:
             in_memory = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
             temporary = OwnedFolder(in_memory, prefix=f"stoker-{os.getpid()}-", family="stoker-")
             stack.callback(temporary.close)
@@ -306,8 +306,9 @@ def open_datasets(
                     on_count=on_count,
                 )
             stack.callback(opened[name].close)
-        specs = {name: one.windows.spec for name, one in opened.items()}
-        spec = next(iter(specs.values())) if mixture is None else mixture.check_specs(specs)
+        spec = next(iter(opened.values())).windows.spec
+        if mixture is not None:
+            mixture.check_specs({name: one.windows.spec for name, one in opened.items()})
         stack.pop_all()
         return OpenDatasets(
             [*opened.values()],
@@ -382,8 +383,11 @@ def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
 def check_known_nulls(catalogue: Catalogue) -> None:
     """Raise where the footers already say that there are nulls without an answer; the first file is named."""
     # Lists are left out: in a footer, an empty list counts as a null.
-    flat = [field.name for field in catalogue.schema if not pa.types.is_nested(field.type)]
-    counts = {name: catalogue.null_counts[name] for name in flat if name in catalogue.null_counts}
+    counts = {
+        field.name: catalogue.null_counts[field.name]
+        for field in catalogue.schema
+        if field.name in catalogue.null_counts and not pa.types.is_nested(field.type)
+    }
     suspects = {int(np.argmax(nulls > 0)) for nulls in counts.values() if (nulls > 0).any()}
     for file in sorted(suspects):
         nulls = {name: int(max(found[file], 0)) for name, found in counts.items()}

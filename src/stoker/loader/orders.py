@@ -58,17 +58,16 @@ class CountedSet:
         spec: What a sample is, as far as that is known without reading rows.
         unit: What the order counts; None for rows.
         index: Where its units are; None for rows.
+
+    Attributes:
+        num_samples: Rows of each chunk. Shape [K].
     """
 
     def __init__(
         self, catalogue: Catalogue, *, spec: Spec | None, unit: SamplingUnit | None = None, index: Index | None = None
     ) -> None:
         self.catalogue, self.spec, self.unit, self.index = catalogue, spec, unit, index
-
-    @property
-    def num_samples(self) -> Int64:
-        """Rows of each chunk. Shape [K]."""
-        return self.catalogue.num_samples
+        self.num_samples = catalogue.num_samples
 
     def is_substituted(self, chunk: int) -> bool:  # noqa: ARG002  a loader's data sets override it
         """Return whether other rows stand in for those of a chunk, as far as that is known."""

@@ -126,7 +126,7 @@ class Order:
     @cached_property
     def lane_sizes(self) -> tuple[int, ...]:
         """Samples of each lane; they differ by one at most."""
-        return tuple(sum(sizes) for sizes in zip(*self._segment_sizes, strict=True))
+        return tuple(map(sum, zip(*self._segment_sizes, strict=True)))
 
     @cached_property
     def _segment_sizes(self) -> list[tuple[int, ...]]:
