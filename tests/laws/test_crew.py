@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import Dataset, Loader, Mixture
+from stoker import Cache, Dataset, Loader, Mixture
 from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
-from stoker.loader.config import make_config
+from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import warm
 from stoker.loader.opened import open_datasets
 from stoker.loader.opened import pool_of as builders_of
@@ -196,7 +196,7 @@ def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_
 
 def test_warming_fetches_more_at_once_too(tmp_path):
     late = Late(lake(60), 0.1)
-    config = make_config({"batch_size": 1, "cache": tmp_path, "num_threads": 1})
+    config = LoaderConfig(batch_size=1, cache=Cache(tmp_path), num_threads=1)
     opened = open_datasets(Dataset("lake", storage=late), config)
     try:
         late.most_waiting = 0
@@ -212,7 +212,7 @@ def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tm
     small, large = (Dataset(name, storage=lake(num, name)) for name, num in (("small", 2), ("large", 200)))
     # Twice as much as the small one has, and not as the large one has.
     limit_bytes = 200 * 100 * 8 if is_tight else 1 << 30
-    config = make_config({"batch_size": 1, "cache": tmp_path, "cache_limit": limit_bytes, "num_threads": 1})
+    config = LoaderConfig(batch_size=1, cache=Cache(tmp_path, limit=limit_bytes), num_threads=1)
     opened = open_datasets(Mixture({"small": small, "large": large}), config)
     try:
         assert [one.windows.is_tight for one in opened.datasets] == [False, is_tight]

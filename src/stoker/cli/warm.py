@@ -46,7 +46,6 @@ from stoker.words import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from stoker.dataset.units.kinds import SamplingUnit
-    from stoker.loader.config import LoaderOptions
     from stoker.loader.fill import WarmProgress
     from stoker.loader.opened import OpenDataset
 
@@ -107,21 +106,21 @@ def run(options: argparse.Namespace, console: Console) -> int:
         stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray
     """
     from stoker.cache.store import Cache
-    from stoker.loader.config import make_config
+    from stoker.loader.config import LoaderConfig
     from stoker.loader.fill import warm
     from stoker.loader.opened import open_datasets, pool_of
 
     if options.engine == "ray":
         return _run_on_ray(options, console)
     target, unit = target_of(options), unit_of(options)
-    arguments: LoaderOptions = {
-        "batch_size": 1,  # which decides nothing about chunks
-        "cache": Cache(Path(options.cache), limit=options.cache_limit, is_shared=options.shared, mirror=options.mirror),
-        "num_threads": options.threads,
-        "transform_in": "processes" if options.processes else "threads",
-        "on_error": options.on_error,
-    }
-    config = dataclasses.replace(make_config(arguments), unit=unit)
+    config = LoaderConfig(
+        batch_size=1,  # which decides nothing about chunks
+        cache=Cache(Path(options.cache), limit=options.cache_limit, is_shared=options.shared, mirror=options.mirror),
+        num_threads=options.threads,
+        transform_in="processes" if options.processes else "threads",
+        on_error=options.on_error,
+        unit=unit,
+    )
     messages = make_console(stderr=True)
     started = time.monotonic()
     with counting("opening the data set …") as (_, show):

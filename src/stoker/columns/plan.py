@@ -35,6 +35,7 @@ _WHOLE = (Form.INTEGER, Form.TIME)
 # What embeddings take without a cast; a field that wants narrower codes says so.
 _CODES = np.dtype(np.int64)
 _OFFSET_BYTES = 8
+_PLAIN = Field()
 
 
 class Match(NamedTuple):
@@ -42,7 +43,7 @@ class Match(NamedTuple):
 
     Attributes:
         name: Key of the field in a batch.
-        field: What the user asked for; a plain `Field()` for a column that no field names.
+        field: What the user asked for; `_PLAIN` for a column that no field names.
         columns: Names, in the order in which they are stacked.
         is_stacked: Whether the columns are stacked to `[N, k]`; true for a pattern or a sequence, even of one column.
     """
@@ -68,6 +69,7 @@ class ColumnPlan:
     Attributes:
         name: Name of the column.
         levels: Levels of lists, outermost first; strings that stay bytes are a level of their own.
+        num_levels: How many of them stay ragged, always the outermost ones.
         leaf: The innermost values.
         codes: How values become codes or buckets, None where they do not.
         dtype: What the values become.
@@ -81,6 +83,7 @@ class ColumnPlan:
 
     name: str
     levels: tuple[Level, ...]
+    num_levels: int
     leaf: ValueKind
     codes: Codes | None
     dtype: DType
@@ -90,11 +93,6 @@ class ColumnPlan:
     has_mask: bool
     unit: str | None
     casts_late: bool = False
-
-    @property
-    def num_levels(self) -> int:
-        """Levels that stay ragged, always the outermost ones."""
-        return _num_ragged(self.levels)
 
     @property
     def is_coded(self) -> bool:
@@ -237,18 +235,18 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
                 problems.append(Problem(place[column], (column,), text))
                 del columns[column]
         if columns:
-            is_name = isinstance(patterns, str) and (patterns in place or not any(sign in patterns for sign in "*?["))
+            is_name = isinstance(patterns, str) and (patterns in place or set(patterns).isdisjoint("*?["))
             matches.append(Match(name, field, tuple(columns), not is_name and field.columns is not None))
     made_of = {match.name: match.columns for match in matches}
     for name in place:
         if name in owner:
             continue
-        matches.append(Match(name, Field(), (name,), False))
+        matches.append(Match(name, _PLAIN, (name,), False))
         if name in made_of:
             text = f"field {name!r} is made of {', '.join(map(repr, made_of[name][:3]))}, but this column comes under"
             end = "the same name; name the field otherwise or leave the column out"
             problems.append(Problem(place[name], (name,), f"column {name!r}: {text} {end}"))
-    matches.sort(key=lambda match: min(place[column] for column in match.columns))
+    matches.sort(key=lambda match: min(map(place.__getitem__, match.columns)))
     taken = {match.name for match in matches}
     for match in matches:
         mask = f"{match.name}_mask"
@@ -349,7 +347,7 @@ def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
     sized = None if match.is_stacked else field.shape
     if sized is not None:
         levels = _size_levels(levels, value_shape, sized)
-    num_levels = _num_ragged(levels)
+    num_levels = max((i + 1 for i, level in enumerate(levels) if level.size is None), default=0)
     if num_levels > 2:
         is_text = leaf.form is Form.BYTES and codes is None and not value_shape
         deeper = "; vocabulary=, hash_buckets= or num_bytes= would make one number of each string" if is_text else ""
@@ -368,6 +366,7 @@ def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
     return ColumnPlan(
         name=name,
         levels=levels,
+        num_levels=num_levels,
         leaf=leaf,
         codes=codes,
         dtype=dtype,
@@ -377,10 +376,6 @@ def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
         has_mask=field.mask,
         unit=unit,
     )
-
-
-def _num_ragged(levels: Sequence[Level]) -> int:
-    return max((i + 1 for i, level in enumerate(levels) if level.size is None), default=0)
 
 
 def _codes_of(field: Field, leaf: ValueKind) -> Codes | None:

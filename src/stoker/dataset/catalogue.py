@@ -111,7 +111,7 @@ class Catalogue(RowReader):
         return not self._is_local
 
     def __len__(self) -> int:
-        return len(self.fragments)
+        return len(self.survey.fragments)
 
     def __repr__(self) -> str:
         return (

@@ -330,7 +330,7 @@ class Spec:
     @cached_property
     def apart(self) -> tuple[Entry, ...]:
         """Of a table: the ragged fields that lie apart, each in arrays of its own, in batch order."""
-        return tuple(entry for entry in self.ragged if entry not in self.strip)
+        return tuple(one for one in self.ragged if not self.strip or one.num_levels > 1 or not one.value_bytes)
 
     def only(self, entries: Iterable[Entry]) -> Spec:
         """Return the spec of some of the fields, whose samples lie where those of this one do.
@@ -430,7 +430,7 @@ class Spec:
     @cached_property
     def plain_bytes(self) -> int:
         """Bytes of a record if nothing were shared or narrower: windows are measured by it, so the order stays."""
-        return self.delivered.unshared_bytes
+        return _record_bytes(self.delivered.fixed)
 
     @cached_property
     def record_dtype(self) -> np.dtype[Any]:

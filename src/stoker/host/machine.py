@@ -128,7 +128,7 @@ def own_groups(own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/
     with contextlib.suppress(OSError):
         # "0::/a/b" is version 2.
         name = Path(own.read_text().rpartition("::")[2].strip().lstrip("/"))
-        return [top / name, *(top / above for above in name.parents)]
+        return [top / name, *map(top.joinpath, name.parents)]
     return []
 
 

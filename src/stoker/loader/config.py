@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from stoker.arguments import check_function, flag, integer, names
 from stoker.cache.store import Cache
@@ -222,11 +222,6 @@ _LEAST: dict[str, int | None] = {
 }
 
 DEFAULTS: dict[str, Any] = {name: getattr(LoaderConfig, name) for name in LoaderOptions.__annotations__}
-
-
-def make_config(options: LoaderOptions) -> LoaderConfig:
-    """Return the checked arguments of a loader; raises as `LoaderConfig` does."""
-    return LoaderConfig(**cast("dict[str, Any]", options))
 
 
 def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:

@@ -20,7 +20,7 @@ from stoker.fields.spec import Spec
 from stoker.host.forks import this_process
 from stoker.loader.batches import Batches, Delivery
 from stoker.loader.buffers import BufferPool
-from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions, make_config
+from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
 from stoker.loader.epoch_run import Epochs, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.opened import OpenDatasets, naming, open_datasets
@@ -136,7 +136,7 @@ class Loader:
                 f"dataset must be a stoker.Dataset or a stoker.Mixture of some, not {type(dataset).__name__}; wrap it: "
                 "Dataset(...)"
             )
-        config = make_config(options)
+        config = LoaderConfig(**dict[str, Any](options))
         self._config = config
         self._made_s = time.monotonic()
         name = _title(dataset)

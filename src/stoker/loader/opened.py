@@ -382,6 +382,8 @@ def makes_tokens(unit: SamplingUnit, dataset: Description) -> bool:
 
 def check_known_nulls(catalogue: Catalogue) -> None:
     """Raise where the footers already say that there are nulls without an answer; the first file is named."""
+    if not (catalogue.survey.nulls > 0).any():  # as nearly always
+        return
     # Lists are left out: in a footer, an empty list counts as a null.
     counts = {
         field.name: catalogue.null_counts[field.name]

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Dataset, Field, Loader
+from stoker import Cache, Dataset, Field, Loader
 from stoker.doctor.sample import SampledDataset
 from stoker.loader import opened as feed_dataset
-from stoker.loader.config import make_config
+from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import Filler
 from stoker.loader.opened import open_datasets, pool_of
 
@@ -34,7 +34,7 @@ def folder_of(path, *, num_files, num_rows, width=1):
 
 
 def crew_size(dataset, cache, *, transform_in="threads"):
-    config = make_config({"batch_size": 1, "cache": cache, "num_threads": NUM_THREADS, "transform_in": transform_in})
+    config = LoaderConfig(batch_size=1, cache=Cache(cache), num_threads=NUM_THREADS, transform_in=transform_in)
     opened = open_datasets(dataset, config)
     try:
         return pool_of(opened.datasets, NUM_THREADS).size
