@@ -147,12 +147,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         opened.close()
     seconds = time.monotonic() - started
     total = _total([*warmed.values()], len(names))
-    total["num_samples"] = sum(one["num_samples"] for one in warmed.values())
     if options.json:
-        about = {"cache": str(Path(options.cache).absolute()), "seconds": round(seconds, 3)}
-        for one in warmed.values():
-            one["units"] = None if one["units"] is None else dataclasses.asdict(one["units"])
-        print_json(about | (warmed[""] if "" in warmed else total | {"datasets": warmed}))
+        _print_as_json(options.cache, warmed, total, seconds)
     else:
         for name, one in warmed.items():
             if name:
@@ -293,6 +289,14 @@ def _told(progress: WarmProgress, seconds: float) -> str:
     if num_built and num_left:
         words.append(f"{duration_text(seconds * num_left / num_built)} left")
     return " · ".join(words)
+
+
+def _print_as_json(cache: str, warmed: dict[str, dict[str, Any]], total: dict[str, Any], seconds: float) -> None:
+    about = {"cache": str(Path(cache).absolute()), "seconds": round(seconds, 3)}
+    for one in warmed.values():
+        one["units"] = None if one["units"] is None else dataclasses.asdict(one["units"])
+    total["num_samples"] = sum(one["num_samples"] for one in warmed.values())
+    print_json(about | (warmed[""] if "" in warmed else total | {"datasets": warmed}))
 
 
 def _print_end(console: Console, cache: str, warmed: Mapping[str, Any], seconds: float) -> None:
