@@ -105,13 +105,31 @@ def run(options: argparse.Namespace, console: Console) -> int:
         stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64
         stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray
     """
+    if options.engine == "ray":
+        return _run_on_ray(options, console)
+    started = time.monotonic()
+    warmed, names = _warm(options)
+    seconds = time.monotonic() - started
+    total = _total([*warmed.values()], len(names))
+    if options.json:
+        _print_as_json(options.cache, warmed, total, seconds)
+    else:
+        for name, one in warmed.items():
+            if name:
+                print_line(console, name, "bold cyan")
+            _print_end(console, options.cache, one, seconds)
+        if len(warmed) < len(names):
+            print_line(console, f"Not begun: {', '.join(names[len(warmed) :])}.", "yellow")
+    return INTERRUPTED if total["was_stopped"] else FAILED if total["num_not_uploaded"] else OK
+
+
+def _warm(options: argparse.Namespace) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    """Build what is missing; return what came of each data set that was begun, and the names of all."""
     from stoker.cache.store import Cache
     from stoker.loader.config import LoaderConfig
     from stoker.loader.fill import warm
     from stoker.loader.opened import open_datasets, pool_of
 
-    if options.engine == "ray":
-        return _run_on_ray(options, console)
     target, unit = target_of(options), unit_of(options)
     config = LoaderConfig(
         batch_size=1,  # which decides nothing about chunks
@@ -122,7 +140,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
         unit=unit,
     )
     messages = make_console(stderr=True)
-    started = time.monotonic()
     with counting("opening the data set …") as (_, show):
         opened = open_datasets(target, config, part=options.part, on_count=show)
     names = ("",) if opened.mixture is None else opened.mixture.names
@@ -145,18 +162,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 warmed[name] = _warmed(chunks, found, None if options.part else unit)
     finally:
         opened.close()
-    seconds = time.monotonic() - started
-    total = _total([*warmed.values()], len(names))
-    if options.json:
-        _print_as_json(options.cache, warmed, total, seconds)
-    else:
-        for name, one in warmed.items():
-            if name:
-                print_line(console, name, "bold cyan")
-            _print_end(console, options.cache, one, seconds)
-        if len(warmed) < len(names):
-            print_line(console, f"Not begun: {', '.join(names[len(warmed) :])}.", "yellow")
-    return INTERRUPTED if total["was_stopped"] else FAILED if total["num_not_uploaded"] else OK
+    return warmed, names
 
 
 def _run_on_ray(options: argparse.Namespace, console: Console) -> int:
