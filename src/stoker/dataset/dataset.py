@@ -153,9 +153,9 @@ class _Opening:
     """
 
     def __init__(self, dataset: Dataset, folder: Path | str | None, runs: RunRule | None, wait: Wait) -> None:
-        self._dataset, self._runs = dataset, runs
+        self._dataset, self._runs, self._places = dataset, runs, dataset.places()
         # What is kept is found by the names of files: those with credentials in them, as presigned ones, are not kept.
-        names = str(dataset.places())
+        names = str(self._places)
         self._folder = None if folder is None or names != without_secrets(names) else Path(folder) / "source"
         # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
         # One look at the environment: the store that is asked is the one that what is kept is kept under.
@@ -164,7 +164,7 @@ class _Opening:
         url, options = str(dataset.named()[0]), dataset.storage_options or {}
         store = {} if scheme_of(url) == "file" else store_of(url, options=options, environment=environment)
         self._origin = Origin(self._lazy, False, store)
-        self._names: dict[str, object] = {"sources": dataset.places(), "store": store}
+        self._names: dict[str, object] = {"sources": self._places, "store": store}
 
     def open(self, num_threads: int, on_count: OnCount | None, on_stage: Stages) -> Catalogue:
         """Return the opened data set; see `Dataset.open`."""
@@ -188,7 +188,7 @@ class _Opening:
         except SourceMissingError:
             if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
                 raise
-            names = ", ".join(place.name for place in dataset.places())
+            names = ", ".join(place.name for place in self._places)
             _log.warning("%s is gone; going on with what was kept of it in %s", names, self._folder)
             return self._catalogue(known)
         if known is not None and known.files == tuple(files) and known.table == table:
@@ -203,7 +203,7 @@ class _Opening:
         """Return the files, and the table that they belong to, if it is one."""
         storage, is_local, _ = self._origin
         if self._dataset.table is None:
-            return None, list_sources(self._dataset.places(), storage, is_local=is_local)
+            return None, list_sources(self._places, storage, is_local=is_local)
         place = self._lazy.located.places()[0].name
         if self._dataset.table.kind == "delta":
             from stoker.dataset.tables.delta import open_delta as open_table
