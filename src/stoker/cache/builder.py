@@ -362,8 +362,12 @@ class Builder:
             self._substitutes.chunks.discard(j)
 
     def _check_replaceable(self, error: Exception) -> None:
-        """Raise the error unless other rows may stand in for those that caused it."""
-        if not self._may_substitute or not is_replaceable(error):
+        """Raise the error unless other rows may stand in for those that caused it.
+
+        They do not help against a network, credentials, a full disk, or files that are gone.
+        """
+        is_of_rows = isinstance(error, SourceCorruptError | FieldError | MismatchError)
+        if not self._may_substitute or not (error.is_of_rows if isinstance(error, TransformError) else is_of_rows):
             raise error
 
     def _replace(self, j: int, error: StokerError, spec: Spec | None, *, must_be_kept: bool) -> None:
@@ -383,7 +387,7 @@ class Builder:
             try:
                 with (permit := Permit(self.permits)):
                     permit.take()
-                    made = self._convert(j, cycled(table, int(self.catalogue.num_samples[j])), spec_there)
+                    made = self._convert(j, _cycled(table, int(self.catalogue.num_samples[j])), spec_there)
                 self._publish(j, substitutes.key(j), made, must_be_kept=must_be_kept, donor=donor)
             except StokerError as other:
                 self._check_replaceable(other)
@@ -531,14 +535,7 @@ class Substitutes:
             )
 
 
-def is_replaceable(error: Exception) -> bool:
-    """Return whether other rows help: not against a network, credentials, a full disk, or files that are gone."""
-    if isinstance(error, TransformError):
-        return error.is_of_rows
-    return isinstance(error, SourceCorruptError | FieldError | MismatchError)
-
-
-def cycled(table: pa.Table, num_rows: int) -> pa.Table:
+def _cycled(table: pa.Table, num_rows: int) -> pa.Table:
     """Return so many rows of a table that has some: the first ones, or all of them again and again."""
     if num_rows <= table.num_rows:
         return table.slice(0, num_rows)
