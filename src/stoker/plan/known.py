@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from stoker.cache.builder import Substitutes
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
 from stoker.columns import plan_spec

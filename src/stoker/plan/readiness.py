@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from stoker.cache.builder import Substitutes
 from stoker.cache.folder import is_cache
 from stoker.cache.mirror import Mirror
 from stoker.cache.store import Store
-from stoker.cache.substitute import Substitutes
 from stoker.fields.offsets import Int64
 from stoker.host.machine import num_cores
 from stoker.loader.orders import CountedSet, CountedSets
