@@ -330,7 +330,10 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
         and np.can_cast(plan.leaf.storage, dtype, "safe")
         for plan in plans
     ]
-    plans = [replace(plan, dtype=dtype, casts_late=is_late) for plan, is_late in zip(plans, late, strict=True)]
+    plans = [
+        replace(plan, dtype=dtype, casts_late=is_late) if is_late or plan.dtype != dtype else plan
+        for plan, is_late in zip(plans, late, strict=True)
+    ]
     return plans, shape, units[0] if len(units) == 1 else None
 
 
