@@ -10,6 +10,7 @@ import uuid
 import zlib
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -117,6 +118,11 @@ def test_a_version_by_its_time_and_errors_where_there_is_none(tmp_path):
     between = dt.datetime.fromtimestamp(max(times) / 1000 + 3600, tz=dt.UTC)
     assert len(rows_of(f"delta://{place}", version=between)) == 2 * ROWS
     assert len(rows_of(f"delta://{place}", version=between.isoformat())) == 2 * ROWS
+    first = dt.datetime.fromtimestamp(min(times) / 1000, tz=dt.UTC)
+    for same in (first, first.replace(tzinfo=None), first.replace(tzinfo=None).isoformat(), np.int64(0)):
+        assert len(rows_of(f"delta://{place}", version=same)) == ROWS
+    with pytest.raises(stoker.SourceMissingError, match="no version as old as"):
+        stoker.Dataset(f"delta://{place}", version=first - dt.timedelta(milliseconds=1)).open()
     with pytest.raises(stoker.SourceError, match="cannot be read"):
         stoker.Dataset(f"delta://{place}", version=7).open()
     with pytest.raises(stoker.SourceMissingError, match="no Delta table lies at"):
@@ -422,6 +428,7 @@ def test_the_way_out_that_a_bare_folder_names_is_a_way(with_vectors):
         ("delta://lake", {"version": -1}, ValueError, "negative"),
         ("delta://lake", {"version": 1.5}, TypeError, "number or a time"),
         ("delta://lake", {"version": True}, TypeError, "number or a time"),
+        ("delta://lake", {"version": "yesterday"}, ValueError, "ISO 8601"),
         ("delta://", {}, ValueError, "names no table"),
         (["delta://a", "delta://b"], {}, ValueError, "Mixture"),
         ("delta://lake", {"storage_options": {"a": 1}}, ValueError, "local files"),

@@ -214,9 +214,11 @@ def test_partition_values_are_those_of_the_metadata(catalog):
     odd = ["a b", "ä/=%", "x:y", "*?[1]", None, "é\n", "z", "+", "a%20b", "#"]
     data = rows(num=10).append_column("part", pa.array(odd))
     data = data.append_column("day", pa.array([dt.date(2024, 1, 1 + i) for i in range(9)] + [None]))
+    data = data.append_column("at", pa.array([dt.time(1, 2, i, 4) for i in range(9)] + [None], pa.time64("us")))
     table = catalog.create_table("web.parts", schema=data.schema)
     with table.update_spec() as update:
         update.add_identity("part")
+        update.add_identity("at")
         update.add_identity("day")
     table.append(data)
     source = f"iceberg://{place_of(table)}"

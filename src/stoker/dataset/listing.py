@@ -251,7 +251,7 @@ def partition_value(file: Listed, field: pa.Field) -> pa.Scalar:
     if text is None:
         return pa.scalar(None, field.type)
     kind = unencoded(field.type)
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) or pa.types.is_time(kind):
         return pa.scalar(int(text), field.type)
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.scalar(name_bytes(text), field.type)

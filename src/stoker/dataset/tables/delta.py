@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -79,8 +79,9 @@ def open_delta(
         _copy_log(source, root, storage, folder, num_threads=num_threads)
         with translated("the log of the Delta table", place, _HINTS):
             log = deltalake.DeltaTable(str(folder), version=source.pin if isinstance(source.pin, int) else None)
-            if isinstance(source.pin, str | datetime):
+            if isinstance(source.pin, datetime):
                 log.load_as_version(source.pin)
+                _check_time(folder, int(log.version()), source.pin, place)
             _check_features(log, place)
             schema = pa.schema(log.schema().to_arrow())
             configuration = log.metadata().configuration
@@ -183,7 +184,7 @@ def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *,
             checkpoints.setdefault(int(match[1]), []).append(name)
     whole = [version for version, names in checkpoints.items() if _is_whole(names)]
     # By a time, any version may be the one.
-    by_time = isinstance(source.pin, str | datetime)
+    by_time = isinstance(source.pin, datetime)
     first = -1 if by_time else max(whole, default=-1)
     names = [name for name in infos if (match := _COMMIT.fullmatch(name)) and int(match[1]) >= first]
     names += [name for version in whole if version >= first for name in checkpoints[version]]
@@ -199,6 +200,19 @@ def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *,
         time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
         if isinstance(time_ms, int):
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
+
+def _check_time(folder: Path, version: int, asked: datetime, place: str) -> None:
+    """Raise where the version found is younger than what was asked for: deltalake gives the oldest then."""
+    commit = folder / f"_delta_log/{version:020}.json"
+    written_us = commit.stat().st_mtime_ns // 1000 if commit.exists() else 0
+    if written_us > round(asked.timestamp() * 1e6):
+        oldest = datetime.fromtimestamp(written_us / 1e6, UTC).isoformat()
+        raise SourceMissingError(
+            f"the Delta table {place} has no version as old as {asked.isoformat()}: the oldest that its log knows, "
+            f"{version}, is of {oldest}",
+            url=place,
+        )
 
 
 def _copy(infos: Sequence[ObjectInfo], root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,8 +77,7 @@ def table_source(sources: Sequence[Source], *, version: Pin, snapshot: Pin) -> T
         TypeError: `version` or `snapshot` has the wrong type.
         ValueError: They do not belong to the source, or there are several sources.
     """
-    _check_pin("version", version)
-    _check_pin("snapshot", snapshot)
+    version, snapshot = _checked_pin("version", version), _checked_pin("snapshot", snapshot)
     match = next((match for source in sources if isinstance(source, str) and (match := _TABLE.fullmatch(source))), None)
     for kind, pin in (("delta", version), ("iceberg", snapshot)):
         if pin is not None and (match is None or match[1] != kind):
@@ -94,12 +93,13 @@ def table_source(sources: Sequence[Source], *, version: Pin, snapshot: Pin) -> T
     if not match[2]:
         raise ValueError(f"{match[0]} names no table: write the place of its folder behind {match[1]}://")
     place = match[2].rstrip("/") or "/"
-    return TableSource(kind=match[1], place=place, pin=version if match[1] == "delta" else snapshot)
+    return TableSource(kind=match[1], place=place, pin=_version(version) if match[1] == "delta" else snapshot)
 
 
-def _check_pin(name: str, pin: Pin) -> None:
+def _checked_pin(name: str, pin: Pin) -> Pin:
+    pin = int(pin) if isinstance(pin, np.integer) else pin
     if pin is None:
-        return
+        return None
     if isinstance(pin, bool) or not isinstance(pin, int | str | datetime):
         what = "a number or a time" if name == "version" else "a snapshot's id, the name of a branch or tag, or a time"
         raise TypeError(f"{name} must be {what}, not {pin!r}")
@@ -107,6 +107,18 @@ def _check_pin(name: str, pin: Pin) -> None:
         raise ValueError(f"{name} must not be negative, got {pin}")
     if pin == "":
         raise ValueError(f"{name} is an empty text")
+    return pin
+
+
+def _version(pin: Pin) -> int | datetime | None:
+    """Return a version of Delta's with a time as an aware `datetime`."""
+    if isinstance(pin, int | None):
+        return pin
+    try:
+        time = datetime.fromisoformat(pin) if isinstance(pin, str) else pin
+    except ValueError:
+        raise ValueError(f"version must be a number or a time in ISO 8601, not {pin!r}") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +337,10 @@ def _text_of(value: Any, kind: pa.DataType) -> str | None:
     if value is None:
         return None
     scalar = pa.scalar(value, kind)
-    scalar = scalar.value if isinstance(scalar, pa.ExtensionScalar) else scalar  # the bytes of a UUID
+    if isinstance(scalar, pa.ExtensionScalar):  # the bytes of a UUID
+        scalar = scalar.value
+    if pa.types.is_time(kind):  # which Arrow reads from no text
+        return str(scalar.value)
     if isinstance(scalar.as_py(), bytes):
         return name_of(scalar.as_py())
     return str(scalar.cast(pa.string()).as_py())
