@@ -32,7 +32,7 @@ test-native: .venv/dev ## The tests of the native code, and its fuzz targets ove
 test-aarch64: .venv/dev ## The tests of the native code for AArch64, compiled by ziglang, run by qemu-user
 	@command -v qemu-aarch64 > /dev/null || { echo "qemu-aarch64 is missing (Debian, Ubuntu: apt install qemu-user)"; exit 1; }
 	@$(PIP) ziglang
-	@STOKER_ZIG=aarch64-linux-musl $(CMAKE) -S native -B build/aarch64 -G Ninja -DSTOKER_TESTS=ON -DSTOKER_SANITIZERS=OFF \
+	@STOKER_ZIG=aarch64-linux-musl $(CMAKE) -S native -B build/aarch64 -G Ninja -DSTOKER_TESTS=ON -DSTOKER_SANITIZE=OFF \
 		-DCMAKE_TOOLCHAIN_FILE=zig.cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python > /dev/null
 	@STOKER_ZIG=aarch64-linux-musl $(CMAKE) --build build/aarch64 -- --quiet
 	@$(BIN)/python native/fuzz/seeds.py build/fuzz/seeds

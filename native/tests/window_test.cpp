@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <random>
 #include <system_error>
+#include <thread>
 
 #include "check.h"
 #include "chunk_map.h"
@@ -83,6 +84,27 @@ TEST("files are read side by side into memory that is used again") {
   CHECK_THROWS(stoker::read_chunks(longer, memory, true), std::system_error);
   const std::vector<stoker::ChunkFile> closed{{-1, 5'000'000}};
   CHECK_THROWS(stoker::read_chunks(closed, memory, true), std::system_error);
+}
+
+TEST("windows that several threads read from one memory hold what their files do") {
+  const std::vector<Bytes> contents{noise(1'500'000, 6), noise(700'000, 7), noise(2'000'000, 8)};
+  const File files[] = {File(contents[0]), File(contents[1]), File(contents[2])};
+  stoker::WindowMemory memory;
+  bool are_right[] = {true, true, true};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      const stoker::ChunkFile file{files[i].fd, contents[i].size()};
+      for (int round = 0; round < 4; ++round) {
+        const auto chunks = stoker::read_chunks({&file, 1}, memory, false);
+        are_right[i] = are_right[i] && has(chunks[0], contents[i]);
+        memory.rest();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(are_right[0] && are_right[1] && are_right[2]);
+  CHECK(memory.num_free() > 0 && memory.num_free() <= 3);
 }
 
 TEST("arrays that do not lie in their chunk, or have another number of rows, make no window") {
