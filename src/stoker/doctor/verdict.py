@@ -65,8 +65,8 @@ _DRIFTED = 1.1
 _BROKEN = 0.15
 # Threads that assemble batches and wait this much of their time for windows have nothing to assemble.
 _MOSTLY = 0.5
-# While the loop waits for a few huge chunks, no more of the threads that build do than the first, and the chunks'
-# evenness is below the second.
+# While the loop waits for a few huge chunks, no more of the threads that build do than the first, or what these spend
+# their time on gives far more alone; and the chunks' evenness is below the second.
 _FEW, _EVEN = 0.8, 0.6
 # A stage in which less than this of one thread is at work cannot be what a path spends its time on.
 _AT_WORK = 0.15
@@ -336,8 +336,9 @@ class DoctorResult:
             return "dequeue" if is_loop or times["dequeue"] * numbers.num_threads > times.get("draw", 0.0) else "draw"
         is_waiting = is_slowed or times.get("wait_window", 0.0) > _MOSTLY * times.get("batch", 0.0)
         if is_waiting and building:
-            is_skewed = path.build_share < _FEW and numbers.data.evenness < _EVEN
-            return "skew" if is_skewed else self._at_work(path, building)
+            key, is_uneven = self._at_work(path, building), numbers.data.evenness < _EVEN
+            longest = max(building, key=lambda one: building[one])
+            return "skew" if is_uneven and (path.build_share < _FEW or key != longest) else key
         if is_waiting:
             return "open"
         if path.key == numbers.today and (self._fixed_share or 0.0) > 0.5:

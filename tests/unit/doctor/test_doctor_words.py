@@ -12,7 +12,7 @@ from tests.unit.doctor.numbers_made import numbers, path
 
 from stoker.doctor.machine import NO_GPU, NO_LIBRARY, watching_gpus
 from stoker.doctor.paths import Way
-from stoker.doctor.results import PathRun
+from stoker.doctor.results import PathRun, StageResult
 from stoker.doctor.runs import builders_at_work, rates_of, what_next
 from stoker.doctor.verdict import DoctorResult
 from stoker.words import cost_text, factor_text, range_text, rate_text, share_text, time_text
@@ -175,6 +175,14 @@ BUILDING = {"batch": 1.0, "wait_window": 0.9, "gather": 0.1, "fetch": 3.0, "deco
 def test_who_does_not_wait_for_another_is_what_limits(stages, build_share, evenness, limit):
     today = path("source", 1.0, stages=stages, build_share=build_share)  # so many threads are at work in each
     known = numbers({"source": today}, stages=())
+    known = dataclasses.replace(known, data=dataclasses.replace(known.data, evenness=evenness))
+    assert DoctorResult(known).cause_of(today) == limit
+
+
+@pytest.mark.parametrize(("evenness", "limit"), [(0.3, "skew"), (1.0, "decode")])
+def test_uneven_chunks_are_what_limits_where_the_longest_stage_gives_far_more_alone(evenness, limit):
+    today = path("source", 1.0, stages=BUILDING, build_share=0.9)
+    known = numbers({"source": today}, stages=(StageResult(key="fetch", supply_s=9.0),))
     known = dataclasses.replace(known, data=dataclasses.replace(known.data, evenness=evenness))
     assert DoctorResult(known).cause_of(today) == limit
 
