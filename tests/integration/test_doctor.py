@@ -67,8 +67,10 @@ def test_what_the_budget_has_no_time_for_is_said_to_be_not_measured(tmp_path):
         return table
 
     dataset = Dataset(planted.local(tmp_path, num_chunks=4), transform=waits, transform_version="1")
-    found = examine(dataset, settings(step=TimedStep(1e-3), batch_size=2_048, budget_s=2.0, scratch=tmp_path / "x"))
+    asked = settings(step=TimedStep(1e-3), batch_size=2_048, budget_s=2.0, scratch=tmp_path / "x", verify=1)
+    found = examine(dataset, asked)
     said = " ".join(found.notes)
+    assert all(fix.came_s is not None or f"{fix.name} once more" in said for fix in found.fixes[:1])
     for key, name in {ARROW: "Arrow on SSD", THREADS: "8 threads"}.items():
         assert found.numbers.path(key) is not None or name in said
     assert "Not measured, for no time was left" in said

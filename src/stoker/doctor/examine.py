@@ -329,6 +329,8 @@ class _Examination:
                 return
             if run.samples_s > 0:
                 way.came.append(run)
+        told = f"once more (a run takes about {time_text(seconds)})"
+        self._unmeasured += [f"{way.name} {told}" for way in ways if not way.came]
         self._notes += [
             f"{way.name} could not be verified: other processes took more of the processors meanwhile than before."
             for way in ways
