@@ -221,7 +221,7 @@ class DoctorResult:
             return ()
 
         def gives_more(path: PathResult) -> bool:
-            return self._lasts(path) and self.times_of(path) > max(_GAIN, 1 + min(self._chance_of(path), 0.5))
+            return self._lasts(path) and self.times_of(path) > max(_GAIN, 1 + self._chance_of(path))
 
         # The easiest first: the order of those that give the same.
         tried = [path for path in map(self.numbers.path, _FIXES) if path is not None and path is not self.today]
@@ -352,8 +352,8 @@ class DoctorResult:
         return path.came_s is None or path.came_s > _GAIN * self.today.rate_s
 
     def _chance_of(self, path: PathResult) -> float:
-        """Return how much more than today's path one may give by chance, as a share."""
-        return math.hypot(path.doubt, self.today.doubt)
+        """Return how much more than today's path one may give by chance, as a share; half as much more is none."""
+        return min(0.5, math.hypot(path.doubt, self.today.doubt))
 
     def _at_work(self, path: PathResult, times: Mapping[str, float]) -> str:
         """Return the stage with most threads in it; UNKNOWN where hardly any is, or all of them could give far more.
