@@ -77,10 +77,11 @@ def measure(trace: ProfilerTrace) -> RankTimes:
         window = reduce(or_, (between(step.start, step.start + step.length) for step in steps))
     is_copy = is_pageable & (trace.device.start < window.stop.max(initial=begin))
     is_copy &= trace.device.stop >= window.start.min(initial=end)
+    handler, *of = _HANDLER.split(Path(trace.path).name)
     return RankTimes(
         traces=(trace.without_events(),),
         # Processes of two hosts may have one number: the profiler's handler puts the host into the file's name.
-        process=(trace.rank, trace.tracks[main].pid if main >= 0 else None, _worker(trace.path)),
+        process=(trace.rank, trace.tracks[main].pid if main >= 0 else None, handler if of else ""),
         span=(begin + trace.base_ns, end + trace.base_ns),
         has_events=bool(len(trace.host) or len(trace.device)) or trace.num_without_length > 0,
         has_names=bool((trace.host.kind != EventKind.RUNTIME).any()),
@@ -97,11 +98,6 @@ def measure(trace: ProfilerTrace) -> RankTimes:
             (host["copying_pageable"] | host["others_copying"]).within(window),
         ),
     )
-
-
-def _worker(path: str) -> str:
-    name = Path(path).name
-    return _HANDLER.split(name)[0] if _HANDLER.search(name) else ""
 
 
 # --------------------------------------------------------------------- the host

@@ -104,7 +104,8 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
         blocked = None
     every = f"the loop waits {time_text(median)} or more for half of the batches"
     if turns is not None:
-        which = _which(turns.period, len(turns.places))
+        num, period = len(turns.places), turns.period
+        which = f"{num} of every {period} batches" if num > 1 else f"every {_ordinal(period)} batch"
         every = f"the loop waits {time_text(turns.slow)} for {which}, {time_text(turns.others)} for the others"
     elif blocked is not None:
         late = time_text(blocked.mean)
@@ -228,12 +229,6 @@ def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:
         advice += "batches before it starts"
     sentence = f"an epoch's first batch takes {time_text(stall_s / num)}"
     return [Finding(name="epoch-start", share=stall_s / seen.counted_s, sentence=sentence, advice=advice)]
-
-
-def _which(period: int, num_places: int) -> str:
-    if num_places > 1:
-        return f"{num_places} of every {period} batches"
-    return f"every {_ordinal(period)} batch"
 
 
 def _ordinal(num: int) -> str:

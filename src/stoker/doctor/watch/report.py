@@ -183,7 +183,8 @@ def _lines(report: WatchReport) -> Iterator[str]:
             f"{time_text(report.replay.real_s)} with real ones: {factor_text(report.replay.gain)} times as fast"
         )
     if len(report.parts) > 1:
-        yield f"  run       {''.join(_tick(share) for share in report.parts)}   stall share, from the beginning to now"
+        ticks = "".join("▁▂▃▄▅▆▇█"[min(7, int(share * 8))] for share in report.parts)
+        yield f"  run       {ticks}   stall share, from the beginning to now"
     for finding in report.findings:
         yield ""
         head = f"{share_text(finding.share):>5} of the time: {finding.sentence}"
@@ -234,7 +235,3 @@ def _facts(report: WatchReport) -> str:
     if report.world_size > 1:
         facts.append(f"rank {report.rank} of {report.world_size}")
     return " · ".join(facts)
-
-
-def _tick(share: float) -> str:
-    return "▁▂▃▄▅▆▇█"[min(7, int(share * 8))]
