@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 
 from stoker import Dataset, FieldError, SourceChangedError, SourceError, SourceMissingError
-from stoker.parquet.schema import flatten
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 
@@ -44,6 +43,13 @@ def read(catalogue):
             tables.append(table)
         assert seen == list(catalogue.unit(i))
     return pa.concat_tables(tables) if tables else catalogue.schema.empty_table()
+
+
+def flatten(table):
+    """Return a table with a column for each member of its structs."""
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
 
 
 def plain(table):

@@ -15,7 +15,6 @@ from tests.strategies import examples
 
 import stoker
 from stoker import Deduplicated, Ragged
-from stoker.cache.tables import take_rows
 
 # A file: its runs (key, length), rows of a row group.
 files = st.lists(
@@ -85,6 +84,16 @@ def flat(field):
     return array.dtype.str, array.shape, array.tobytes()
 
 
+def taken(values, rows):
+    """Return some rows of an array, or of lists."""
+    if not isinstance(values, Ragged):
+        return values[rows]
+    places = [np.arange(*values.offsets[row : row + 2]) for row in rows]
+    lengths = np.array([len(some) for some in places], dtype=np.int64)
+    inner = np.concatenate([np.empty(0, np.int64), *places])
+    return Ragged(taken(values.values, inner), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+
+
 def expanded(field):
     if not isinstance(field, Deduplicated):
         return field
@@ -92,7 +101,7 @@ def expanded(field):
     rows = np.asarray(field.index, dtype=np.int64)
     assert set(rows.tolist()) == set(range(len(field.values.offsets) - 1 if isinstance(field.values, Ragged)
                                            else len(field.values)))  # fmt: skip
-    return take_rows(field.values, rows)
+    return taken(field.values, rows)
 
 
 def batches(dataset, *, batch_size=7, prefetch=2, **options):
