@@ -123,6 +123,19 @@ def test_rows_of_groups_may_be_left_out_where_their_offsets_say_so(dataset):
         next(iter(loader))
 
 
+def test_groups_that_fill_up_a_batch_are_marked_one_by_one_whatever_their_rows(dataset):
+    options = {"batch_size": 7, "group_by": "group", "remainder": "pad"}
+    with (
+        stoker.Loader(dataset, **options) as plain,
+        stoker.Loader(dataset, **options, augment=lambda batch, _: batch) as same,
+    ):
+        for expected, batch in zip(plain, same, strict=True):
+            assert len(batch["id"]) == 35
+            assert batch["id"].tolist() == expected["id"].tolist()
+            assert batch["sample_mask"].tolist() == expected["sample_mask"].tolist()
+        assert not batch["sample_mask"].all()
+
+
 @pytest.mark.parametrize("wrong", [lambda batch: batch, lambda: None, lambda batch, rng, more: batch, "flip", 3])
 def test_what_cannot_be_called_with_two_arguments_is_refused_at_once(dataset, wrong):
     with pytest.raises(TypeError, match=r"augment must be a function of batch, generator"):

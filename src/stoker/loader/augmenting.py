@@ -111,7 +111,8 @@ def _check_rows(found: Mapping[str, Any], expected: Mapping[str, int], told: str
     offsets = found.get("group_offsets")
     if "group_offsets" in wanted and offsets is not None and len(offsets) == wanted["group_offsets"]:
         num_rows = int(offsets[-1])
-        wanted = {name: num if name == "group_offsets" else num_rows for name, num in wanted.items()}
+        of_groups = ("group_offsets", "sample_mask")
+        wanted = {name: num if name in of_groups else num_rows for name, num in wanted.items()}
     now = {name: _num_rows(field) for name, field in found.items()}
     wrong = next((name for name, num in now.items() if name in wanted and num != wanted[name]), None)
     if wrong is not None:
