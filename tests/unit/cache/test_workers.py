@@ -128,10 +128,14 @@ def test_what_an_interrupted_call_had_asked_for_is_not_the_answer_to_the_next_on
             time.sleep(0.005)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
-        processes(pa.table({"id": [1, 2, 3]}), "one")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            processes(pa.table({"id": [1, 2, 3]}), "one")
+    finally:
+        signal.signal(signal.SIGINT, before)
     interrupting.join()
     (tmp_path / "goes on").touch()
     assert processes(pa.table({"id": [4, 5, 6]}), "another")["x"].tolist() == [4, 5, 6]
