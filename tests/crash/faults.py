@@ -16,6 +16,7 @@ import os
 import random
 import shutil
 import sys
+import traceback
 from pathlib import Path
 
 from tests.strategies import write_files
@@ -49,8 +50,11 @@ def lose_power(call, cache, draw):
     before = contents(cache)
     child = os.fork()
     if not child:
-        with contextlib.suppress(BaseException):
+        try:
             call()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in (0, 9)
