@@ -190,10 +190,10 @@ def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[lis
     for match in matches:
         columns: list[ColumnPlan] = []
         # Of thousands of columns, most are of one type. One that a user wrote in Python may have no hash.
-        known: dict[pa.DataType | str, ColumnPlan] = {}
+        known: dict[object, ColumnPlan] = {}
         for name in match.columns:
             kind = schema.field(numbers[name]).type
-            key = name if isinstance(kind, pa.ExtensionType) else kind
+            key = (name,) if isinstance(kind, pa.ExtensionType) else kind  # a type equals a text that names it
             try:
                 known[key] = replace(known[key], name=name) if key in known else _plan_column(name, kind, match)
                 columns.append(known[key])

@@ -219,6 +219,13 @@ def test_a_type_that_a_user_wrote_is_as_its_storage_alone_and_in_a_stack():
     assert arrays["both"].tolist() == [[1, 1], [2, 2]]
 
 
+def test_a_column_that_is_called_as_a_type_says_nothing_of_columns_of_that_type():
+    points = pa.ExtensionArray.from_storage(Point(), pa.array([1, 2], pa.int32()))
+    table = pa.table({"int64": points, "a": pa.array([2**40, 3], pa.int64())})
+    arrays = to_arrays(table, {"both": Field(columns=["int64", "a"])}, where=WHERE)
+    assert arrays["both"].tolist() == [[1, 2**40], [2, 3]]
+
+
 def test_nan_is_a_number_and_no_null():
     assert np.isnan(one(pa.array([np.nan]))).all()
 
