@@ -56,7 +56,11 @@ CASES = [
     (pa.timestamp("ns", "UTC"), [at(1).replace(tzinfo=UTC), None], [at(1).replace(tzinfo=UTC)]),
     (pa.date32(), [dt.date(2024, 2, 29), None], [dt.date(2024, 2, 29), at(0), dt.date(1970, 1, 1)]),
     (pa.time64("us"), [dt.time(1), dt.time(1, 2, 3, 4), None], [dt.time(1), dt.time(1, 2, 3, 4)]),
-    (pa.duration("ms"), [dt.timedelta(1), None], [dt.timedelta(1), np.timedelta64(1, "s")]),
+    (
+        pa.duration("ms"),
+        [dt.timedelta(1), None],
+        [dt.timedelta(1), np.timedelta64(1, "s"), np.timedelta64(3600, "24s")],
+    ),
 ]
 
 

@@ -197,7 +197,8 @@ def _time_of(value: np.datetime64 | np.timedelta64) -> object:
     unit, _ = np.datetime_data(value.dtype)
     if unit in ("Y", "M", "W", "D") and isinstance(value, np.datetime64):
         return value.astype("M8[D]").item()
-    return pa.scalar(value.astype(f"{value.dtype.kind}8[s]") if unit in ("W", "D", "h", "m") else value)
+    # Arrow takes no notice of how many of a unit one step is.
+    return pa.scalar(value.astype(f"{value.dtype.kind}8[{'s' if unit in ('W', 'D', 'h', 'm') else unit}]"))
 
 
 def _in_us(kind: pa.DataType) -> pa.DataType:
