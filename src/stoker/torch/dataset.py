@@ -112,7 +112,6 @@ class TorchDataset(IterableDataset[Tensors]):
         # The position that others are derived from. Epochs other than its own are those of a new loader.
         self._anchor = self._resume.beginning
         self._agreed, self._owned_in = Passes(), this_process()
-        _all.add(self)
         # Of each DataLoader's iterator that has started workers.
         self._started: weakref.WeakKeyDictionary[Any, _Begun] = weakref.WeakKeyDictionary()
         self._num_started = 0
@@ -120,6 +119,8 @@ class TorchDataset(IterableDataset[Tensors]):
         self._num_joined = 0  # passes of this worker
         # Only in a spawned worker: what its owner found out about who iterates the DataLoader.
         self._seen: Seen | None = None
+        with _beginning:  # last, and while no other thread forks: a fork starts each data set that is there
+            _all.add(self)
 
     @property
     def _passes(self) -> Passes:
@@ -346,11 +347,12 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def loader_here(self, num_workers: int) -> _InTurnLoader:
         """Return the loader of this process, one of so many that make the batches; made where there is none yet."""
-        if not self._loads_in.is_here:
-            if self._loader is not None:
-                # Kept for ever: closing it would release locks that the parent holds.
-                self._inherited.append(self._loader)
-            self._loader, self._loads_in = None, this_process()
+        with _beginning:
+            if not self._loads_in.is_here:
+                if self._loader is not None:
+                    # Kept for ever: closing it would release locks that the parent holds.
+                    self._inherited.append(self._loader)
+                self._loader, self._loads_in = None, this_process()
         if self._loader is None:
             options = dict(self._options)
             if options.get("num_threads") is None:
@@ -375,7 +377,8 @@ class TorchDataset(IterableDataset[Tensors]):
         self.__dict__.update(state, _started=weakref.WeakKeyDictionary())
         if not self._agreed.are_shared:  # a copy, and no worker's
             self._agreed = self._agreed.copy()
-        _all.add(self)
+        with _beginning:
+            _all.add(self)
 
     def _look(self) -> Seen:
         return look_at_callers(has_lists=self._has_lists)
