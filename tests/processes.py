@@ -14,14 +14,18 @@ SERVED.set_forkserver_preload(["tests.crash.builders", "tests.integration.train_
 def ends_of(work: Callable[..., object], num: int, *shared: Any) -> set[int | None]:
     """Call `work(i, num, *shared)` in each of so many processes at once; return how they ended: 0, or why not."""
     processes = [SERVED.Process(target=_begin, args=(work, i, num, *shared)) for i in range(num)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    codes = {process.exitcode for process in processes}
-    for process in processes:
-        process.close()
-    return codes
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        return {process.exitcode for process in processes}
+    finally:  # none outlives a test that took too long: the interpreter would wait for it at its end
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+            process.close()
 
 
 def _begin(work: Callable[..., object], *arguments: Any) -> None:
