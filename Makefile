@@ -51,7 +51,7 @@ fuzz: .venv/dev ## Fuzz the native code with clang's libFuzzer, FUZZ_S seconds (
 
 test-slow: .venv/dev ## The long and costly tests; and the laws with examples that `make test` does not draw
 	$(BIN)/python -m pytest -m slow
-	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile=others tests/laws tests/crash tests/unit
+	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile=others tests/laws tests/crash tests/unit tests/integration/test_source.py
 
 test-integrations: .venv-integrations/made ## The loops of Lightning, transformers, Accelerate and Ray Train (10 minutes, 2 GB)
 	.venv-integrations/bin/python -m pytest -m "" tests/integrations tests/integration/test_starting_ranks.py
