@@ -284,13 +284,15 @@ class Loader:
         totals, epochs = self._stages.totals(), self._epochs
         at = epochs.at
         _, global_size = self._known()
+        with self._begun.lock:  # or another thread begins a run meanwhile
+            runs = list(self._begun.runs)
         return LoaderStats(
             num_steps=epochs.num_steps,
             num_samples=epochs.num_samples,
             wait_s=totals.get("wait", StageTotal()).busy_s,
             step_s=totals.get("step", StageTotal()).busy_s,
             elapsed_s=time.monotonic() - self._made_s,
-            num_ready=sum(run.queue.num_ready for run in list(self._begun.runs)),
+            num_ready=sum(run.queue.num_ready for run in runs),
             **self._opened.counts(),
             epoch=at.epoch,
             epoch_step=-(-at.num_consumed // global_size),
