@@ -48,8 +48,7 @@ def is_told_anywhere(folder: Path, *, step: int, is_told: bool) -> bool:
 def train(given: argparse.Namespace) -> int:
     """Train an epoch from where the checkpoint says; return 0 at its end, and 143 where SIGTERM came before."""
     folder, checkpoint, rank = given.folder, given.folder / "checkpoint", int(os.environ["RANK"])
-    num_threads = 1 if given.transform_in == "processes" else 2
-    options = {"num_threads": num_threads, "transform_in": given.transform_in, "cache": folder / "cache"}
+    options = {"num_threads": given.num_threads, "transform_in": given.transform_in, "cache": folder / "cache"}
     told = threading.Event()
 
     def note(*_: object) -> None:
@@ -83,5 +82,6 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("run")
     parser.add_argument("--transform-in", default="threads")
+    parser.add_argument("--num-threads", type=int, default=2)
     parser.add_argument("--is-stopped", action="store_true")
     raise SystemExit(train(parser.parse_args()))

@@ -97,6 +97,7 @@ def test_ranks_that_are_terminated_at_any_step_go_on_with_the_same_batches(
 ):
     write_files(tmp_path / "data", [150, 0, 200, 101], row_group_size=25)
     draws = random.Random(f"{transform_in} {num_stops}")
+    options = ["--transform-in", transform_in, "--num-threads", str(most_ranks // 2)]
     with stoker.Loader(preempted_rank.data(tmp_path), **preempted_rank.OPTIONS) as loader:
         uncut = [batch["id"].tolist() for batch in loader]
     seen: list[list[int]] = []
@@ -104,7 +105,7 @@ def test_ranks_that_are_terminated_at_any_step_go_on_with_the_same_batches(
     while True:
         left = len(uncut) - len(seen)
         stop_at = draws.randint(1, max(1, left // 2)) if run < num_stops and left > 2 else None
-        code, steps = run_until(tmp_path, str(run), num_ranks, stop_at, "--transform-in", transform_in)
+        code, steps = run_until(tmp_path, str(run), num_ranks, stop_at, *options)
         seen += steps
         assert seen == uncut[: len(seen)]
         assert list((tmp_path / "cache" / "tmp").iterdir()) + list((tmp_path / "status").glob("*")) == []

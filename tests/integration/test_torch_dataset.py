@@ -87,7 +87,7 @@ def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(pl
 
 
 def test_workers_that_are_spawned_give_the_same_batches(place, epochs):
-    loader = DataLoader(dataset_of(place), batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(dataset_of(place), batch_size=None, num_workers=2, multiprocessing_context="spawn")
     assert ids_of(loader) == epochs[0]
 
 

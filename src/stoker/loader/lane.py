@@ -78,6 +78,7 @@ class Lane:
         self._orders: dict[tuple[int, int], tuple[EpochOrder, list[int]]] = {}  # of own epochs, and windows' borders
         self._windows: dict[_Key, Future[Window]] = {}  # asked for, and not passed
         self._used: set[_Key] = set()  # those that somebody needed, so the window behind each was asked for, too
+        self._num_used = [0] * len(opened.datasets)  # windows of each data set that somebody needed so far
         self._asked: set[_Key] = set()  # windows whose chunks were asked for
         self._openers: dict[int, threading.Thread] = {}  # of each data set's last window; each waits for the one before
         self._is_closed = False
@@ -160,6 +161,7 @@ class Lane:
                 window = self._ask(key)
                 if (behind := self._next_of(key)) is not None:
                     self._ask(behind)
+                self._num_used[key[0]] += key not in self._used
                 self._used.add(key)
         if not (window.done() or self._is_closed):
             self._ask_ahead(key)
@@ -207,7 +209,7 @@ class Lane:
         if self._opened.is_tight:
             return
         num_chunks = len(self._order_of(*key[:2])[0].window_chunks(0))
-        left = num_windows_ahead(self._filler.pool.size, num_chunks, key[2])
+        left = num_windows_ahead(self._filler.pool.size, num_chunks, self._num_used[key[0]] - 1)
         ahead: _Key | None = key
         while ahead is not None and left >= 0:
             if ahead not in self._asked:  # mostly they were, and then nobody has to take the lock
@@ -279,13 +281,13 @@ def num_windows_ahead(num_builders: int, window_chunks: float, number: int) -> i
     """Return of how many windows ahead of the one in use the chunks are asked for.
 
     A window is opened once all its chunks are there. A thread that finds none of them left to build goes on with those
-    of the next windows. Behind the first windows of an epoch fewer are asked for: their chunks are built before those
-    of the first windows of other lanes and data sets, which the first batch needs, too.
+    of the next windows. Behind the first windows that are needed fewer are asked for: their chunks are built before
+    those of the first windows of other lanes and data sets, which the first batch needs, too.
 
     Args:
         num_builders: Threads that build.
         window_chunks: Chunks of a window.
-        number: Of the window in use.
+        number: How many windows were needed before the one in use.
     """
     chunks_a_thread = min(_FIRST_AHEAD << min(number, _MOST_AHEAD), _MOST_AHEAD)
     return max(2, math.ceil(chunks_a_thread * num_builders / window_chunks))
