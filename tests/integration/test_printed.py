@@ -38,7 +38,7 @@ def test_printed_stats_are_aligned_and_have_units(folder):
     text = str(stats)
     assert "epoch     1, step 0 of 25" in text
     assert "25 steps, 200 samples" in text
-    assert re.search(r"waited [\d.,]+ (ms|s) for batches \(\d+% of its time\)", text)
+    assert re.search(r"waited [\d.,]+ (µs|ms|s) for batches \(\d+% of its time\)", text)
     assert "2 built" in text
     assert re.search(r"[\d.]+ kB read", text)
     assert str(stats.since(stats)).startswith("epoch")

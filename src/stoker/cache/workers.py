@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
+import multiprocessing.resource_tracker
 import os
 import queue
 import signal
@@ -120,6 +121,7 @@ class TransformProcesses:
         pipe, theirs = context.Pipe()
         arguments = self._transform, theirs, os.getpid()
         process = context.Process(target=_serve, args=arguments, name="stoker-transform", daemon=True)
+        multiprocessing.resource_tracker.ensure_running()  # which unblocks them here, where the first process starts it
         # Blocked in this thread, and so in the process until it ignores them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
         try:
