@@ -60,7 +60,7 @@ def run_until(
     folder: Path, run: str, num_ranks: int, stop_at: int | None, *arguments: str
 ) -> tuple[int, list[list[int]]]:
     """Return how the ranks ended, and the ids of each step; SIGTERM is sent to all of their processes behind a step."""
-    ranks = start(folder, run, num_ranks, *arguments, *["--is-stopped"] * (stop_at is not None))
+    ranks = start(folder, run, num_ranks, *arguments)
     try:
         deadline = time.monotonic() + 120
         while stop_at is not None:
@@ -105,7 +105,9 @@ def test_ranks_that_are_terminated_at_any_step_go_on_with_the_same_batches(
     while True:
         left = len(uncut) - len(seen)
         stop_at = draws.randint(1, max(1, left // 2)) if run < num_stops and left > 2 else None
-        code, steps = run_until(tmp_path, str(run), num_ranks, stop_at, *options)
+        waits = [] if stop_at is None else ["--waits-at", str(left - 2)]
+        code, steps = run_until(tmp_path, str(run), num_ranks, stop_at, *options, *waits)
+        assert code == (0 if stop_at is None else 143)
         seen += steps
         assert seen == uncut[: len(seen)]
         assert list((tmp_path / "cache" / "tmp").iterdir()) + list((tmp_path / "status").glob("*")) == []
