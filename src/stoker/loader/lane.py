@@ -34,8 +34,8 @@ from stoker.sampling.epoch import EpochOrder
 from stoker.sampling.mixture import MixtureEpoch
 from stoker.sampling.units import Units
 
-# Chunks that are asked for ahead, for each thread that builds: behind an epoch's first window, and at most. While one
-# chunk takes as long as fifty others, each of the other threads builds 25: docs/decisions/0017.
+# Chunks that are asked for ahead, for each thread that builds: behind the first window that is needed, and at most.
+# While one chunk takes as long as fifty others, each of the other threads builds 25: docs/decisions/0017.
 _FIRST_AHEAD, _MOST_AHEAD = 3, 25
 
 _Key: TypeAlias = tuple[int, int, int]  # of a window: number of the data set, its own epoch, number of the window
