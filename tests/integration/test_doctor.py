@@ -119,6 +119,21 @@ def test_a_step_that_keeps_the_cores_busy_is_judged_by_what_it_eats_beside_a_loa
     assert all(path.rate_s <= found.demand_s for path in fed)
 
 
+def test_a_loader_that_fails_beside_the_step_does_not_end_the_examination(tmp_path):
+    class FailsBeside(Loader):
+        def __iter__(self):
+            if "beside" in threading.current_thread().name:
+                raise StokerError("no room beside the step")
+            return super().__iter__()
+
+    step = FunctionStep(lambda _: sum(range(50_000)), name="train.py:step")
+    dataset = Dataset(planted.local(tmp_path, num_chunks=4))
+    found = examine(dataset, settings(step=step, batch_size=512, scratch=tmp_path / "x", make_loader=FailsBeside))
+    assert found.numbers.path(SHARED) is None
+    assert found.numbers.path(TENSORS) is not None
+    assert any("could not be tried: no room beside the step" in note for note in found.notes)
+
+
 def test_what_a_loader_that_works_beside_a_step_raises_is_raised_there(tmp_path):
     def fails(batch, rng):
         raise ArithmeticError("no more")

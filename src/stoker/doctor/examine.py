@@ -297,10 +297,10 @@ class _Examination:
                     way.run(seconds / 2)  # compiles, allocates, fills caches: once
                 run = way.run(seconds)
         except StokerError as error:
-            # A changed path may fail where today's works: then it is not advised.
-            if is_needed:
+            # Another path may fail where today's works: then it is not advised, and nothing is compared with it.
+            if is_first and way.key in (self._today, RAM):
                 raise
-            self._notes.append(f"{way.name}: could not be tried: {error}")
+            self._notes.append(f"{way.name}: could not be tried{' again' if way.runs else ''}: {error}")
             return
         beyond_s = max(0.0, time.perf_counter() - start_s - seconds)
         way.beyond_s = beyond_s if way.beyond_s is None else min(way.beyond_s, beyond_s)

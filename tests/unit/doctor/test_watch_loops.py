@@ -108,6 +108,14 @@ def test_slow_workers_are_named_each(num_workers, slow):
     assert report.findings[0].workers == slow
 
 
+def test_a_slow_worker_costs_what_the_loop_waits_longer_for_it_than_for_the_others():
+    loader = PlannedLoader(Clock(), 800, lambda i: 0.04 if i % 4 == 2 else 0.01)
+    loader.num_workers = 4
+    (finding,) = run(loader, lambda i: 0.01).findings
+    assert (finding.name, finding.workers) == ("slow-worker", (2,))
+    assert finding.share == pytest.approx(0.03 / 0.11, rel=0.01)
+
+
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
 def test_workers_at_their_limit_are_too_few(num_workers):
     loader = WorkersLoader(Clock(), 600, num_workers=num_workers, cost=jittered(1, 0.03 * num_workers))

@@ -29,8 +29,9 @@ _ROOTED = re.compile(r"ccl\w*?_(Broadcast|Reduce)(_|$)")
 # Below this share of the time, the wait is jitter.
 _MIN_WAIT_SHARE = 0.01
 
+SEQUENCE = "sequence"
 Key = tuple[str, str, str, int]
-"""Process group, name, step, place in it; or the group's own number of the collective instead of the last two."""
+"""Process group, name, step, place in it; or `SEQUENCE` and the group's own number of the collective."""
 
 Collectives = dict[Key, int]
 """Nanoseconds that each took."""
@@ -65,7 +66,7 @@ def collectives_of(
         if not is_among_all or (counted and step not in counted):
             continue
         if mine.extra[index] >= 0 and group:
-            key: Key = (group, name, "sequence", int(mine.extra[index]))
+            key: Key = (group, name, SEQUENCE, int(mine.extra[index]))
         else:
             counts[group, name, str(step)] += 1
             key = (group, name, str(step), counts[group, name, str(step)])
@@ -114,6 +115,6 @@ def _common(ranks: Sequence[Collectives]) -> list[Key]:
     def is_same(key: Key) -> bool:
         if _SEND_RECV.search(key[1]) and seen[key] < len(ranks):
             return False
-        return key[2] == "sequence" or len({count[key[:3]] for count in counts if key[:3] in count}) == 1
+        return key[2] == SEQUENCE or len({count[key[:3]] for count in counts if key[:3] in count}) == 1
 
     return [key for key, num in seen.items() if num > 1 and is_same(key)]

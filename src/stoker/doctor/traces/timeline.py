@@ -129,10 +129,11 @@ def _calls(trace: ProfilerTrace, says: Flags) -> Int64:
 
 
 def calls_of(on_host: Events, calls: Int64, work: Events) -> Int64:
-    """Return which of some calls launched each work: the last of its id that began before it. [W].
+    """Return which of some calls launched each work, -1 where none has its id. [W].
 
-    Ids are used again where one file has several ranks, or several runs of the profiler. Where no call of the id began
-    before the work, clocks of host and device are apart: it is the first one. -1 where no call has the id.
+    Ids are used again where one file has several ranks, or several runs of the profiler. As much work as calls of an id
+    come in one order, however far apart the clocks of host and device are. Else it is the last call that began before
+    the work, or the first one where none did.
     """
     calls = calls[np.lexsort((on_host.start[calls], on_host.correlation[calls]))]
     ids, track, start = (column[calls] for column in (on_host.correlation, on_host.track, on_host.start))
@@ -141,8 +142,17 @@ def calls_of(on_host: Events, calls: Int64, work: Events) -> Int64:
     calls = calls[np.append(True, ~is_inner)[: calls.size]]
     ids, start = on_host.correlation[calls], on_host.start[calls]
     first, last = np.searchsorted(ids, work.correlation), np.searchsorted(ids, work.correlation, side="right") - 1
-    has_call = first <= last
-    while (first < last).any():  # hardly ever: ids are unique in most files
+    has_call, is_shared = first <= last, first < last
+    if is_shared.any():  # hardly ever: ids are unique in most files
+        mine = np.flatnonzero(is_shared)
+        mine = mine[np.lexsort((work.start[mine], work.correlation[mine]))]
+        _, begin, at, num = np.unique(
+            work.correlation[mine], return_index=True, return_inverse=True, return_counts=True
+        )
+        in_turn = first[mine] + np.arange(mine.size) - begin[at]
+        is_even = num[at] == last[mine] + 1 - first[mine]
+        first[mine[is_even]] = last[mine[is_even]] = in_turn[is_even]
+    while (first < last).any():
         middle = (first + last + 1) // 2
         is_before = np.append(start, 0)[middle] <= work.start
         first, last = np.where(is_before & (first < last), middle, first), np.where(is_before, last, middle - 1)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from stoker.doctor.traces.collectives import Collectives
+from stoker.doctor.traces.collectives import SEQUENCE, Collectives
 from stoker.doctor.traces.events import ProfilerTrace
 
 OK, CPU_ONLY, NO_EVENTS = "ok", "cpu_only", "no_events"
@@ -198,9 +198,11 @@ def join_cycles(cycles: Sequence[RankTimes]) -> RankTimes:
     num, num_bytes, ns = (sum(values) for values in zip(*(cycle.copies for cycle in cycles), strict=True))
     collectives: Collectives = {}
     for place, cycle in enumerate(cycles):
-        for (group, name, step, at), length in cycle.collectives.items():
-            # A profiler that is made anew counts its steps anew.
-            is_again = (group, name, step, at) in collectives
+        # A profiler that is made anew counts its steps anew; a group goes on numbering its collectives.
+        before = {(key if key[2] == SEQUENCE else key[2]) for key in collectives}
+        for key, length in cycle.collectives.items():
+            group, name, step, at = key
+            is_again = (key if step == SEQUENCE else step) in before
             collectives[group, name, f"{step} of {place}" if is_again else step, at] = length
     return replace(
         cycles[0],

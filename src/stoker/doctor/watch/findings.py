@@ -119,7 +119,11 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
         who, are = ("worker", "is") if len(slow) == 1 else ("workers", "are")
         who = f"{who} {' and '.join(map(str, slow))}"
         sentence = f"{who} of {num_workers} {are} slow: {every}"
-        return [_found("slow-worker", share, sentence, who=who, period=num_workers, place=slow[0], workers=slow)]
+        # What the loop waits for the others' batches, it would wait for theirs, too.
+        theirs = np.isin(index % num_workers, slow) | (not traits.is_in_order)
+        usual = float(stalls[~theirs].sum()) / max(1, int((~theirs).sum()))
+        cost = share * float((stalls[theirs] - usual).clip(0).sum() / stalls.sum())
+        return [_found("slow-worker", cost, sentence, who=who, period=num_workers, place=slow[0], workers=slow)]
     if turns is not None:
         cost = share * float(stalls[np.isin(index % turns.period, turns.places)].sum() / stalls.sum())
         return [_found("periodic-stall", cost, every, period=turns.period, place=turns.places[0])]

@@ -64,6 +64,21 @@ def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path, is_anew):
     assert found["ranks"][1]["imposed_wait_us"] == 300 * 6
 
 
+def test_cycles_that_count_anew_are_not_taken_for_each_other_where_their_collectives_differ(tmp_path):
+    """Rank 0 has one more at each step of its second cycle, rank 1 at each of its first."""
+    traces = []
+    for number in (0, 1):
+        for at in range(2):
+            made = cycle(at, pid=100 + number)
+            for step in range(4 if at != number else 0):
+                begin = 1000 * step + 50_000 * at
+                made.nccl(begin + 500, begin + 700, "ncclDevKernel_AllReduce(x)")
+            path = made.write(tmp_path / f"host_{100 + number}.{at + 1000}.pt.trace.json")
+            traces.append(read_trace(path))
+    found = as_json(analyse(traces))
+    assert (found["num_ranks"], found["num_matched_collectives"]) == (2, 0)
+
+
 @pytest.mark.parametrize("name", ["{rank}.{cycle}.json", "host{rank}_1.{cycle}.pt.trace.json"])
 @pytest.mark.parametrize("num_cycles", [1, 3])
 def test_ranks_of_one_process_number_whose_clocks_are_minutes_apart_are_no_cycles(tmp_path, name, num_cycles):

@@ -344,6 +344,18 @@ def test_steps_that_are_counted_anew_in_one_file_are_all_looked_at(tmp_path):
     assert result.times.wall == 6_000_000
 
 
+def test_ids_that_are_used_again_are_told_apart_though_the_devices_clock_is_early(tmp_path):
+    """Each work seems to begin before its own call, and long after the call of the run before that had its id."""
+    made = Made()
+    for run in range(2):
+        at = 10_000 * run
+        made.step(run, at, at + 1000).wait(at, at + 395)
+        made.call("cudaLaunchKernel", at + 400, at + 401, correlation=1).kernel(at + 398, at + 900, correlation=1)
+    times = made.times(tmp_path)
+    assert times["waiting_for_data"] == 2 * 395
+    assert "queued" not in times
+
+
 def test_a_collective_that_a_wait_for_data_launches_is_part_of_the_wait(tmp_path):
     """As on a rank of tensor parallelism, to which another rank hands its batches."""
     made = Made()
