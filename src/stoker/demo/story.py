@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stoker.demo.results import ARROW, GOAL, PLAIN, RAM, STOKER, DemoResult, EpochResult, WayResult
-from stoker.doctor.page import Front, page_html
+from stoker.doctor.page import page_html
 from stoker.doctor.screen import print_sections
 from stoker.doctor.story import Bar, Section, Share
 from stoker.paint import print_line
@@ -48,13 +48,13 @@ def demo_html(result: DemoResult) -> str:
     is_simulated = "simulated" in result.setting["accelerator"]
     simulated = "remote store and the accelerator are simulated" if is_simulated else "remote store is simulated"
     real = "reading, decoding and the loop" if is_simulated else "the GPU, reading, decoding and the loop"
-    front = Front(
+    return page_html(
+        sections(result),
         command="demo",
         about=(result.when, f"{result.num_rows:,} rows, {result.num_epochs} epochs"),
         status=("is-fine", "✓", "All checks hold") if result.checks_hold else ("is-starved", "✗", "A check fails"),
         headline=f"Read as plain Parquet, the accelerator waits for data {plain.waited:.0%} of the time. It need not.",
-        sentence=f"The {simulated}; {real} are real",
-        lead=" ".join(conclusion(result)),
+        says=(f"The {simulated}; {real} are real", " ".join(conclusion(result))),
         tiles=(
             (f"{plain.busy:.0%}", "busy with plain Parquet reads", False),
             (f"{stoker.busy:.0%}", "busy with Stoker, from the second epoch on", True),
@@ -62,7 +62,6 @@ def demo_html(result: DemoResult) -> str:
             (f"{result.of_ceiling:.0%}", "of what batches in RAM give", False),
         ),
     )
-    return page_html(front, sections(result))
 
 
 def conclusion(result: DemoResult) -> tuple[str, str]:

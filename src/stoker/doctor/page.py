@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
-from stoker.doctor.story import Bar, Section, Share, headline, sections, status, tiles
+from stoker.doctor import story
+from stoker.doctor.story import Bar, Section, Share
 from stoker.doctor.verdict import DoctorResult
 from stoker.errors import printable
 
@@ -24,6 +24,37 @@ _BLANKS = re.compile(r"[\t\n\r\f\v]+")
 # A line must not break between the hyphens of an option that is to be typed.
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _LOOKS = {"fed": "is-fine", "starved": "is-starved"}
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>Stoker {command}: {headline}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<header>
+<p class="brand"><b>stoker</b> {command} · {about}</p>
+<p class="status {look}"><span aria-hidden="true">{mark}</span> {stands_for}</p>
+<h1>{headline}</h1>
+<p class="verdict">{verdict}</p>
+{lead}
+<div class="figures">
+{figures}
+</div>
+{caveats}
+</header>
+
+{body}
+</main>
+</body>
+</html>
+"""
 
 
 def check_report(path: Path) -> None:
@@ -59,65 +90,61 @@ def write_page(html: str, path: Path) -> None:
 
 def report_html(result: DoctorResult) -> str:
     """Return the page of a result."""
-    numbers, (mark, says) = result.numbers, status(result)
-    front = Front(
+    numbers, (mark, stands_for) = result.numbers, story.status(result)
+    return page_html(
+        story.sections(result),
         command="doctor",
         about=(numbers.when, numbers.data.text),
-        status=(_LOOKS.get(result.kind, "is-open"), mark, f"{says} · {result.sure}"),
-        headline=headline(result),
-        sentence=result.sentence,
-        lead=result.then,
-        tiles=[*tiles(result)],
+        status=(_LOOKS.get(result.kind, "is-open"), mark, f"{stands_for} · {result.sure}"),
+        headline=story.headline(result),
+        says=(result.sentence, result.then),
+        tiles=story.tiles(result),
         caveats=result.notes,
     )
-    return page_html(front, sections(result))
 
 
-class Front(NamedTuple):
-    """What a page says before its sections.
+def page_html(
+    parts: Iterable[Section],
+    *,
+    command: str,
+    about: Sequence[str],
+    status: tuple[str, str, str],
+    headline: str,
+    says: tuple[str, str],
+    tiles: Iterable[tuple[str, str, bool]],
+    caveats: Iterable[str] = (),
+) -> str:
+    """Return a page: one HTML document without script and without any request.
 
-    Attributes:
+    Args:
+        parts: Its sections.
         command: Whose page it is: "doctor".
         about: Of what it is, and of which day.
         status: A class of the style sheet, a mark and its words.
         headline: In a few words.
-        sentence: What was found.
-        lead: What follows from it; "" for nothing.
+        says: What was found, and what follows from it; "" for nothing.
         tiles: Figures: value, what it is, and whether it stands out.
         caveats: What a reader must know before anything else.
     """
-
-    command: str
-    about: Sequence[str]
-    status: tuple[str, str, str]
-    headline: str
-    sentence: str
-    lead: str
-    tiles: Sequence[tuple[str, str, bool]]
-    caveats: Sequence[str] = ()
-
-
-def page_html(front: Front, parts: Iterable[Section]) -> str:
-    """Return a page: one HTML document without script and without any request."""
-    style = (files("stoker.doctor") / "page.css").read_text(encoding="utf-8")
-    body = "\n\n".join([_head(front), *map(_section, parts)])
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>Stoker {front.command}: {words(front.headline)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+    look, mark, stands_for = status
+    figures = "\n".join(
+        f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(text)}</span></div>"
+        for value, text, is_ours in tiles
+    )
+    return _PAGE.format(
+        style=(files("stoker.doctor") / "page.css").read_text(encoding="utf-8"),
+        command=command,
+        about=words(" · ".join(about)),
+        look=look,
+        mark=mark,
+        stands_for=words(stands_for),
+        headline=words(headline),
+        verdict=_sentence(says[0]),
+        lead=_paragraphs(says[1:], kind="lead"),
+        figures=figures,
+        caveats=_paragraphs(caveats, kind="caveat"),
+        body="\n\n".join(map(_section, parts)),
+    )
 
 
 def words(text: str) -> str:
@@ -134,25 +161,6 @@ def _sentence(text: str) -> str:
 
 def _paragraphs(texts: Iterable[str], *, kind: str) -> str:
     return "\n".join(f'<p class="{kind}">{_sentence(text)}</p>' for text in texts if text.strip())
-
-
-def _head(front: Front) -> str:
-    look, mark, says = front.status
-    figures = "\n".join(
-        f"<div{' class=is-ours' if is_ours else ''}><b>{words(value)}</b><span>{words(about)}</span></div>"
-        for value, about, is_ours in front.tiles
-    )
-    return f"""<header>
-<p class="brand"><b>stoker</b> {front.command} · {words(" · ".join(front.about))}</p>
-<p class="status {look}"><span aria-hidden="true">{mark}</span> {words(says)}</p>
-<h1>{words(front.headline)}</h1>
-<p class="verdict">{_sentence(front.sentence)}</p>
-{_paragraphs([front.lead], kind="lead")}
-<div class="figures">
-{figures}
-</div>
-{_paragraphs(front.caveats, kind="caveat")}
-</header>"""
 
 
 def _section(section: Section) -> str:
