@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from contextlib import suppress
 from typing import Any
 
 from stoker.doctor.watch.meter import StepKind
@@ -83,27 +84,9 @@ class Hooks:
             self._session.end_epoch()
 
 
-@functools.cache
-def __getattr__(name: str) -> Any:
-    if name == "LightningWatch":
-        return _lightning_watch(_base_class("Lightning", "Callback", "lightning.pytorch", "pytorch_lightning"))
-    if name == "TransformersWatch":
-        return _transformers_watch(_base_class("Transformers", "TrainerCallback", "transformers"))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _base_class(framework: str, name: str, *modules: str) -> Any:
-    """Return a framework's class of callbacks: of the module that is loaded already, where it has several."""
-    for module in sorted(modules, key=lambda module: module not in sys.modules):
-        try:
-            return getattr(importlib.import_module(module), name)
-        except ImportError:
-            continue
-    raise ImportError(f"{framework}Watch needs {framework}: pip install 'stoker[{framework.lower()}]'")
-
-
-def _lightning_watch(base: Any) -> type[Hooks]:
-    class LightningWatch(Hooks, base):  # type: ignore[misc]  # which class it is shows at run time
+# Of each callback: what it says of itself, the module and the class that it extends, and which hook tells what.
+_CALLBACKS: dict[str, tuple[str, tuple[str, ...], str, dict[str, Any]]] = {
+    "LightningWatch": (
         """Watches `Trainer.fit`: does a step wait for its batch, when, and why?
 
         A stall goes from `on_train_batch_end` to the next `on_train_batch_start`: the loader, the way to the device,
@@ -112,22 +95,19 @@ def _lightning_watch(base: Any) -> type[Hooks]:
 
         Args:
             options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
-        """
-
-        def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
-            self.epoch_begins(trainer.train_dataloader)
-
-        on_train_batch_start = Hooks.step_begins
-        on_train_batch_end = Hooks.step_ends
-        on_validation_end = Hooks.interlude_ends
-        on_save_checkpoint = Hooks.disturb
-        on_train_epoch_end = Hooks.epoch_ends
-
-    return LightningWatch
-
-
-def _transformers_watch(base: Any) -> type[Hooks]:
-    class TransformersWatch(Hooks, base):  # type: ignore[misc]  # which class it is shows at run time
+        """,
+        ("lightning.pytorch", "pytorch_lightning"),
+        "Callback",
+        {
+            "on_train_epoch_start": lambda self, trainer, *_: self.epoch_begins(trainer.train_dataloader),
+            "on_train_batch_start": Hooks.step_begins,
+            "on_train_batch_end": Hooks.step_ends,
+            "on_validation_end": Hooks.interlude_ends,
+            "on_save_checkpoint": Hooks.disturb,
+            "on_train_epoch_end": Hooks.epoch_ends,
+        },
+    ),
+    "TransformersWatch": (
         """Watches `Trainer.train`: does a step wait for its batches, when, and why?
 
         A step is the trainer's: with gradient accumulation, all its forward and backward passes. Its stall goes from
@@ -136,14 +116,28 @@ def _transformers_watch(base: Any) -> type[Hooks]:
 
         Args:
             options: `warmup`, `synchronize`, `device`, `ranks`, `on_report` of `stoker.watch`.
-        """
+        """,
+        ("transformers",),
+        "TrainerCallback",
+        {
+            "on_epoch_begin": lambda self, *_, train_dataloader=None, **__: self.epoch_begins(train_dataloader),
+            "on_step_begin": Hooks.step_begins,
+            "on_step_end": Hooks.step_ends,
+            **dict.fromkeys(("on_log", "on_evaluate", "on_save"), Hooks.interlude_ends),
+            "on_epoch_end": Hooks.epoch_ends,
+        },
+    ),
+}
 
-        def on_epoch_begin(self, *_: Any, train_dataloader: Any = None, **__: Any) -> None:
-            self.epoch_begins(train_dataloader)
 
-        on_step_begin = Hooks.step_begins
-        on_step_end = Hooks.step_ends
-        on_log = on_evaluate = on_save = Hooks.interlude_ends
-        on_epoch_end = Hooks.epoch_ends
-
-    return TransformersWatch
+@functools.cache
+def __getattr__(name: str) -> type[Hooks]:
+    if name not in _CALLBACKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    about, modules, base_name, hooks = _CALLBACKS[name]
+    for module in sorted(modules, key=lambda module: module not in sys.modules):  # one that is in use first
+        with suppress(ImportError):
+            base = getattr(importlib.import_module(module), base_name)
+            return type(name, (Hooks, base), {"__doc__": about, "__module__": __name__, **hooks})
+    framework = name.removesuffix("Watch")
+    raise ImportError(f"{name} needs {framework}: pip install 'stoker[{framework.lower()}]'")

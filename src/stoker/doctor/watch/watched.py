@@ -26,7 +26,10 @@ _LONG_NS = 1_000_000
 # What a watched loader keeps to itself; every other attribute is the loader's.
 _OWN = frozenset(("loader", "_session", "_stream"))
 # What a loop, or a framework, may ask of a loader itself: a watched one has those that its loader has.
-_ASKED_OF_ITSELF = ("__len__", "__getitem__", "__contains__", "__reversed__", "__length_hint__", "__call__", "__bool__")
+_ASKED_OF_ITSELF = (
+    *("__len__", "__getitem__", "__contains__", "__reversed__", "__length_hint__", "__call__", "__bool__"),
+    "__next__",  # an iterator or generator
+)
 
 
 def watch(
@@ -79,10 +82,9 @@ def watch(
 
 
 def _watched(loader: Iterable[Batch], session: Session) -> Watched[Batch]:
-    own = type(loader)
-    asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(own, name, None) is not None)
+    asked = tuple(name for name in _ASKED_OF_ITSELF if getattr(type(loader), name, None) is not None)
     session.traits = traits_of(loader)
-    return _class_of(asked, is_stream=hasattr(own, "__next__"))(loader, session)
+    return _class_of(asked)(loader, session)
 
 
 class Session:
@@ -237,10 +239,17 @@ class Watched(Generic[Batch]):
     def __init__(self, loader: Iterable[Batch], session: Session) -> None:
         self.loader = loader
         self._session = session
+        self._stream: WatchedIterator[Batch] | None = None  # of a loader that is an iterator itself
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin an epoch, as the loader does."""
-        return self._session.begin_epoch(self.loader)
+        """Begin an epoch, as the loader does; an iterator goes on where the last `for` stopped."""
+        if not hasattr(type(self), "__next__"):
+            return self._session.begin_epoch(self.loader)
+        if self._stream is None:
+            self._stream = self._session.begin_epoch(self.loader)
+        else:
+            self._session.meter.pause()  # what was done between two loops is not a step
+        return self._stream
 
     def report(self) -> WatchReport:
         """Return what was seen so far, of all steps that are over. Any thread may ask, at any time."""
@@ -299,29 +308,8 @@ class Watched(Generic[Batch]):
         return functools.partial(watch, **plain), (self.loader,)
 
 
-class WatchedStream(Watched[Batch]):
-    """A watched iterator or generator: as without a watch, a second `for` goes on where the first one stopped."""
-
-    def __init__(self, loader: Iterable[Batch], session: Session) -> None:
-        super().__init__(loader, session)
-        self._stream: WatchedIterator[Batch] | None = None
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Go on."""
-        if self._stream is None:
-            self._stream = self._session.begin_epoch(self.loader)
-        else:
-            self._session.meter.pause()  # what was done between two loops is not a step
-        return self._stream
-
-    def __next__(self) -> Batch:
-        if self._stream is None:
-            self._stream = self._session.begin_epoch(self.loader)
-        return next(self._stream)
-
-
 @functools.cache
-def _class_of(names: tuple[str, ...], *, is_stream: bool) -> type[Watched[Any]]:
+def _class_of(names: tuple[str, ...]) -> type[Watched[Any]]:
     """Return a class with methods that hand on to the loader; `len` of a replay test is the loader's, too."""
 
     def handing_on(name: str) -> Callable[..., Any]:
@@ -330,5 +318,8 @@ def _class_of(names: tuple[str, ...], *, is_stream: bool) -> type[Watched[Any]]:
 
         return method
 
-    base: type[Watched[Any]] = WatchedStream if is_stream else Watched
-    return type(base.__name__, (base,), {name: handing_on(name) for name in names})
+    def goes_on(self: Watched[Any]) -> Any:
+        return next(self._stream or iter(self))
+
+    methods = {name: goes_on if name == "__next__" else handing_on(name) for name in names}
+    return type("Watched", (Watched,), methods)
