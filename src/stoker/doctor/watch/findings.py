@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stoker.doctor.watch.meter import COUNTED, Floats, StepKind, Tally
-from stoker.doctor.watch.patterns import Blocked, Turns, find_blocked, find_change, find_turns
+from stoker.doctor.watch.patterns import Turns, find_blocked, find_change, find_turns
 from stoker.doctor.watch.traits import LoaderTraits
 from stoker.fields.offsets import Int64
 from stoker.words import count_text, share_text, time_text
@@ -98,21 +98,22 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
     """Return the one pattern that the stalls have, where a change with time does not explain so much of them."""
     index, stalls, num_workers = latest[:, 0], latest[:, 1] / 1e9, traits.num_turns
     share, floor, median = float(stalls.mean()) / cycle, _NOISE * cycle, float(np.median(stalls))
-    turns = find_turns(index, stalls, floor=floor)
-    blocked = find_blocked(index, stalls, floor=floor)
-    if blocked is not None and blocked.share < 0.5:
-        blocked = None
     every = f"the loop waits {time_text(median)} or more for half of the batches"
-    if turns is not None:
-        num, period = len(turns.places), turns.period
-        which = f"{num} of every {period} batches" if num > 1 else f"every {_ordinal(period)} batch"
-        every = f"the loop waits {time_text(turns.slow)} for {which}, {time_text(turns.others)} for the others"
-    elif blocked is not None:
-        late = time_text(blocked.mean)
-        every = f"one batch in {blocked.apart} is {late} late, the next {blocked.num_behind} come at once"
-    slow = _slow_workers(latest, turns, blocked, num_workers, floor=floor)
+    apart: int | None = None
+    long, behind = find_blocked(index, stalls, floor=floor)
+    if stalls[long].sum() >= 0.5 * stalls.sum():  # one batch in so many holds others back
+        apart = round(float(np.median(np.diff(long)))) if len(long) > 1 else len(stalls)
+        late, at_once = time_text(float(stalls[long].mean())), int(np.median(behind))
+        every = f"one batch in {apart} is {late} late, the next {at_once} come at once"
+    if (turns := find_turns(index, stalls, floor=floor)) is not None:
+        period, places = turns
+        is_long = np.isin(index % period, places)
+        which = f"{len(places)} of every {period} batches" if len(places) > 1 else f"every {_ordinal(period)} batch"
+        long_s, short_s = float(stalls[is_long].mean()), float(stalls[~is_long].mean())
+        every = f"the loop waits {time_text(long_s)} for {which}, {time_text(short_s)} for the others"
+    slow = _slow_workers(latest, turns, apart, num_workers, floor=floor)
     # Where all workers are at their limit, one is last in each of their turns, and not just now and then.
-    if len(slow) == num_workers > 0 and (blocked is None or blocked.apart <= 1.5 * num_workers):
+    if len(slow) == num_workers > 0 and (apart is None or apart <= 1.5 * num_workers):
         cost, who = share - explained, count_text(num_workers, "worker")
         return [_found("too-few-workers", cost, f"{who} at the limit: {every}")] if cost >= _WORTH_TELLING else []
     if 0 < len(slow) < num_workers:
@@ -125,22 +126,22 @@ def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: 
         cost = share * float((stalls[theirs] - usual).clip(0).sum() / stalls.sum())
         return [_found("slow-worker", cost, sentence, who=who, period=num_workers, place=slow[0], workers=slow)]
     if turns is not None:
-        cost = share * float(stalls[np.isin(index % turns.period, turns.places)].sum() / stalls.sum())
-        return [_found("periodic-stall", cost, every, period=turns.period, place=turns.places[0])]
-    if blocked is not None and num_workers > 1 and not slow and traits.is_in_order and blocked.num >= _MIN_DEAR:
-        sentence = f"batches hold back those behind them: {every}"
-        return [_found("head-of-line", blocked.share * share, sentence)]
+        cost = share * float(stalls[is_long].sum() / stalls.sum())
+        return [_found("periodic-stall", cost, every, period=period, place=places[0])]
+    if apart is not None and num_workers > 1 and not slow and traits.is_in_order and len(long) >= _MIN_DEAR:
+        cost = share * float(stalls[long].sum() / stalls.sum())
+        return [_found("head-of-line", cost, f"batches hold back those behind them: {every}")]
     is_rare = stalls > max(floor, _RARE * median)
     if is_rare.mean() <= 0.1 and stalls[is_rare].sum() >= 0.5 * stalls.sum():
-        long = time_text(float(stalls[is_rare].mean()))
+        rare_s = time_text(float(stalls[is_rare].mean()))
         which = f"{is_rare.sum()} of {len(stalls):,} batches"
-        sentence = f"the loop waits {long} for {which}, {time_text(median)} for the others"
+        sentence = f"the loop waits {rare_s} for {which}, {time_text(median)} for the others"
         return [_found("rare-stall", share * float(stalls[is_rare].sum() / stalls.sum()), sentence)]
     return [] if explained else [_throughout(stalls, share, traits, is_ready=bool((latest[:, 3] >= 0).any()))]
 
 
 def _slow_workers(
-    latest: Int64, turns: Turns | None, blocked: Blocked | None, num_workers: int, *, floor: float
+    latest: Int64, turns: Turns | None, apart: int | None, num_workers: int, *, floor: float
 ) -> tuple[int, ...]:
     """Return the workers that the loop waits for, all of them where none has a batch ready; () says nothing."""
     everyone, stalls, late = tuple(range(num_workers)), latest[:, 1] / 1e9, latest[:, 3]
@@ -155,11 +156,11 @@ def _slow_workers(
             return slow
         return everyone if shares.sum() >= _ALWAYS * num_workers else ()
     if turns is not None:
-        fits = num_workers % turns.period == 0
-        slow = tuple(worker for worker in everyone if fits and worker % turns.period in turns.places)
+        period, places = turns
+        slow = tuple(worker for worker in everyone if num_workers % period == 0 and worker % period in places)
         # Where all workers are at their limit, batches come in bursts that begin with worker 0's.
         return everyone if 0 in slow else slow
-    return everyone if blocked is not None and blocked.apart <= 1.5 * num_workers else ()
+    return everyone if apart is not None and apart <= 1.5 * num_workers else ()
 
 
 def _throughout(stalls: Floats, share: float, traits: LoaderTraits, *, is_ready: bool) -> Finding:
@@ -193,11 +194,9 @@ def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
     turns = find_turns(index, steps, floor=2 * median)
     mean = float(steps[is_slow].mean())
     which = (
-        f"one step in {round(len(steps) / int(is_slow.sum()))}"
-        if turns is None
-        else f"every {_ordinal(turns.period)} step"
+        f"one step in {round(len(steps) / int(is_slow.sum()))}" if turns is None else f"every {_ordinal(turns[0])} step"
     )
-    where: dict[str, Any] = {} if turns is None else {"period": turns.period, "place": turns.places[0]}
+    where: dict[str, Any] = {} if turns is None else {"period": turns[0], "place": turns[1][0]}
     return [_found("slow-steps", extra, f"{which} takes {time_text(mean)}, the others {time_text(median)}", **where)]
 
 

@@ -11,7 +11,7 @@ Pure: arrays in, patterns out.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,8 @@ _AT_ONCE, _MIN_BEHIND, _MAX_BEHIND = 0.1, 2, 64
 _NUM_PARTS, _MIN_PARTS, _TREND, _LEVELS, _RETURNS, _MOST = 16, 8, 0.75, 0.85, 0.1, 0.75
 
 
-class Turns(NamedTuple):
-    """Times that repeat every `period` steps; places are counted from the epoch's first step, times are means."""
-
-    period: int
-    places: tuple[int, ...]
-    slow: float
-    others: float
+Turns: TypeAlias = tuple[int, tuple[int, ...]]
+"""Times that repeat: every how many steps, and at which places of those they are long, from the epoch's first on."""
 
 
 def find_turns(index: Int64, values: Floats, *, floor: float) -> Turns | None:
@@ -61,15 +56,9 @@ def find_turns(index: Int64, values: Floats, *, floor: float) -> Turns | None:
     counts = np.maximum(np.bincount(place, minlength=period), 1)
     means = np.bincount(place, weights=values, minlength=period) / counts
     is_slow = means > (means.max() + means.min()) / 2
-    at = is_slow[place]
-    if 2 * int(is_slow.sum()) > period or is_event[at].mean() < _HITS:
+    if 2 * int(is_slow.sum()) > period or is_event[is_slow[place]].mean() < _HITS:
         return None
-    return Turns(
-        period=period,
-        places=tuple(int(k) for k in np.flatnonzero(is_slow)),
-        slow=float(values[at].mean()),
-        others=float(values[~at].mean()),
-    )
+    return period, tuple(np.flatnonzero(is_slow).tolist())
 
 
 def _frequent_period(index: Int64, logs: Floats) -> int | None:
@@ -103,29 +92,16 @@ def _rare_period(index: Int64, is_event: npt.NDArray[np.bool_]) -> int | None:
     return period if period > _MAX_PERIOD and (gaps == period).all() else None
 
 
-class Blocked(NamedTuple):
-    """Long stalls behind which batches came at once.
-
-    How many, the batches from one to the next, their share of all stall, their mean, and batches behind.
-    """
-
-    num: int
-    apart: int
-    share: float
-    mean: float
-    num_behind: int
-
-
-def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | None:
-    """Return the stalls in which one batch held ready ones back, None where there are none.
+def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> tuple[list[int], list[int]]:
+    """Return in which stalls one batch held ready ones back, and how many came at once behind each.
 
     Args:
         index: Step in its epoch of each stall: batches of two epochs do not stand behind each other. Shape [N].
         stalls: Shape [N].
         floor: Stalls below this hold nobody back.
     """
-    long, behind = [], []  # places, batches behind them
-    for at in np.flatnonzero(stalls > floor):
+    long, behind = list[int](), list[int]()
+    for at in np.flatnonzero(stalls > floor).tolist():
         follows = stalls[at + 1 : at + 1 + _MAX_BEHIND]
         is_same_epoch = index[at + 1 : at + 1 + _MAX_BEHIND] > index[at]
         is_late = (follows > _AT_ONCE * stalls[at]) | ~is_same_epoch
@@ -133,15 +109,7 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> Blocked | Non
         if num >= _MIN_BEHIND:
             long.append(at)
             behind.append(num)
-    if not long:
-        return None
-    return Blocked(
-        num=len(long),
-        apart=round(float(np.median(np.diff(long)))) if len(long) > 1 else len(stalls),
-        share=float(stalls[long].sum() / stalls.sum()),
-        mean=float(stalls[long].mean()),
-        num_behind=int(np.median(behind)),
-    )
+    return long, behind
 
 
 class Change(NamedTuple):
