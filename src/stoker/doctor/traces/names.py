@@ -204,27 +204,20 @@ class EventNames:
     synchronise: dict[EventKind, re.Pattern[str]] = field(hash=False)
     communication: re.Pattern[str]
 
-    def extended(
-        self,
-        *,
-        data: Iterable[str] = (),
-        not_data: Iterable[str] = (),
-        collate: Iterable[str] = (),
-        synchronise: Iterable[str] = (),
-        communication: Iterable[str] = (),
-    ) -> EventNames:
-        """Return a table that knows more: regular expressions that are looked for anywhere in a name.
+    def extended(self, **more: Iterable[str]) -> EventNames:
+        """Return a table that knows more.
+
+        Args:
+            more: By the attribute that they add to, regular expressions that are looked for anywhere in a name.
 
         Raises:
             ValueError: One of them is no regular expression.
         """
+        waits = more.pop("synchronise", ())
         return replace(
             self,
-            data=_more(self.data, data),
-            not_data=_more(self.not_data, not_data),
-            collate=_more(self.collate, collate),
-            synchronise={kind: _more(pattern, synchronise) for kind, pattern in self.synchronise.items()},
-            communication=_more(self.communication, communication),
+            synchronise={kind: _more(pattern, waits) for kind, pattern in self.synchronise.items()},
+            **{what: _more(getattr(self, what), texts) for what, texts in more.items()},
         )
 
     def device_kind(self, name: str, kind: EventKind) -> EventKind:
