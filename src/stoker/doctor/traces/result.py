@@ -16,7 +16,6 @@ from itertools import pairwise
 from statistics import median, median_high
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker.doctor.traces.collectives import waits_between
 from stoker.doctor.traces.events import ProfilerTrace
@@ -176,19 +175,9 @@ def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
     calls = np.flatnonzero(np.isin(process, training) & (host.kind == EventKind.RUNTIME) & (host.correlation > 0))
     says = [bool(trace.names.what_is(text, EventKind.RUNTIME) & Is.LAUNCH_CALL) for text in trace.texts]
     launches = calls[np.array([*says, False])[host.name[calls]]]  # others wait, and launch nothing
-    calls = launches if launches.size else calls
-    calls = calls[np.isin(host.correlation[calls], device.correlation)]
-    works = np.flatnonzero(np.isin(device.correlation, host.correlation[calls]))
-    if works.size:
-        calls = calls[np.argsort(host.correlation[calls], kind="stable")]
-        works = works[np.argsort(device.correlation[works], kind="stable")]
-        call, is_sure = _pair(trace, calls, works)
-        owner[works[is_sure]] = process[call[is_sure]]
-        # Else the process that launched work of that id last before it.
-        works = works[~is_sure]
-        call = calls_of(host, calls, device.where(works))
-        is_before = host.start[call] <= device.start[works]
-        owner[works[is_before]] = process[call[is_before]]
+    call = calls_of(host, launches if launches.size else calls, device)
+    is_known = (call >= 0) & (np.append(host.start, 0)[call] <= device.start)
+    owner[is_known] = process[call[is_known]]
     # Where ids collide, a track's events agree; where there are none, devices come in the order of their processes.
     tracks = np.unique(device.track).tolist()
     for order, track in enumerate(tracks):
@@ -200,28 +189,6 @@ def _owners(trace: ProfilerTrace, process: Int64, training: Int64) -> Int64:
         elif votes.max() >= _MOST * known.size:
             owner[mine] = votes.argmax()
     return owner
-
-
-def _pair(trace: ProfilerTrace, calls: Int64, works: Int64) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Return the call that launched each work, and whether that is sure: by id, where processes use the same ids.
-
-    In a merged file ranks are behind each other, and so is their work: with as much work for each call of an id (a
-    graph's call launches several), both come in the same order.
-
-    Args:
-        trace: Has them.
-        calls: Those that launch, in the order of ids.
-        works: What was launched, in the order of ids. [W].
-    """
-    _, first_call, num_calls = np.unique(trace.host.correlation[calls], return_index=True, return_counts=True)
-    _, first, at, num = np.unique(
-        trace.device.correlation[works], return_index=True, return_inverse=True, return_counts=True
-    )
-    each = np.maximum(num // num_calls, 1)[at]
-    nth = (np.arange(works.size) - first[at]) // each
-    call = calls[first_call[at] + np.minimum(nth, num_calls[at] - 1)]
-    is_good = (each * num_calls[at] == num[at]) & (trace.host.start[call] <= trace.device.start[works])
-    return call, np.logical_and.reduceat(is_good, first)[at]
 
 
 def _join_files(measured: Iterable[RankTimes]) -> list[RankTimes]:

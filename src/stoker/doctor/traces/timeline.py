@@ -131,9 +131,10 @@ def _calls(trace: ProfilerTrace, says: Flags) -> Int64:
 def calls_of(on_host: Events, calls: Int64, work: Events) -> Int64:
     """Return which of some calls launched each work, -1 where none has its id. [W].
 
-    Ids are used again where one file has several ranks, or several runs of the profiler. As much work as calls of an id
-    come in one order, however far apart the clocks of host and device are. Else it is the last call that began before
-    the work, or the first one where none did.
+    Ids are used again where one file has several ranks, or several runs of the profiler, one behind the other. Then
+    work comes in the order of its calls, as much for each: in the order of the file, unless a work would begin before
+    its call; else in that of time, one for each. Where that is not so either, it is the last call that began before the
+    work; the first one where clocks of host and device are apart.
     """
     calls = calls[np.lexsort((on_host.start[calls], on_host.correlation[calls]))]
     ids, track, start = (column[calls] for column in (on_host.correlation, on_host.track, on_host.start))
@@ -142,21 +143,32 @@ def calls_of(on_host: Events, calls: Int64, work: Events) -> Int64:
     calls = calls[np.append(True, ~is_inner)[: calls.size]]
     ids, start = on_host.correlation[calls], on_host.start[calls]
     first, last = np.searchsorted(ids, work.correlation), np.searchsorted(ids, work.correlation, side="right") - 1
-    has_call, is_shared = first <= last, first < last
-    if is_shared.any():  # hardly ever: ids are unique in most files
-        mine = np.flatnonzero(is_shared)
-        mine = mine[np.lexsort((work.start[mine], work.correlation[mine]))]
+    found = np.where(first <= last, np.append(calls, -1)[first], -1)
+    mine = np.flatnonzero(first < last)
+    if not mine.size:  # as in most files, where ids are unique
+        return found
+    low, high = first[mine], last[mine]
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        is_before = start[middle] <= work.start[mine]
+        low, high = np.where(is_before, middle, low), np.where(is_before, high, middle - 1)
+    found[mine] = calls[low]
+    for order_of_calls, order_of_work, is_file in ((start, work.start, False), (calls, np.arange(len(work)), True)):
+        works = mine[np.lexsort((order_of_work[mine], work.correlation[mine]))]
         _, begin, at, num = np.unique(
-            work.correlation[mine], return_index=True, return_inverse=True, return_counts=True
+            work.correlation[works], return_index=True, return_inverse=True, return_counts=True
         )
-        in_turn = first[mine] + np.arange(mine.size) - begin[at]
-        is_even = num[at] == last[mine] + 1 - first[mine]
-        first[mine[is_even]] = last[mine[is_even]] = in_turn[is_even]
-    while (first < last).any():
-        middle = (first + last + 1) // 2
-        is_before = np.append(start, 0)[middle] <= work.start
-        first, last = np.where(is_before & (first < last), middle, first), np.where(is_before, last, middle - 1)
-    return np.where(has_call, np.append(calls, -1)[first], -1)
+        num_calls = last[works] + 1 - first[works]
+        each = np.maximum(num[at] // num_calls, 1)
+        nth = (np.arange(works.size) - begin[at]) // each
+        call = calls[np.lexsort((order_of_calls, ids))][first[works] + np.minimum(nth, num_calls - 1)]
+        is_so = each * num_calls == num[at]
+        if is_file:
+            is_so &= np.logical_and.reduceat(on_host.start[call] <= work.start[works], begin)[at]
+        else:
+            is_so &= each == 1
+        found[works[is_so]] = call[is_so]
+    return found
 
 
 def _launchers(trace: ProfilerTrace, call: Int64, chosen: Mask) -> Mask:
