@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import statistics
 import tempfile
@@ -53,8 +54,8 @@ _SYSTEMS_SHARE = 0.08
 def cores_from_now() -> Callable[[], tuple[float, float]]:
     """Start measuring the use of the processors; the function returned ends it.
 
-    It returns the number of cores that this process and its ended children kept busy, and the share of all cores that
-    other processes took: 0 where the system does not tell.
+    It returns the number of cores that this process and its children kept busy, and the share of all cores that other
+    processes took: 0 where the system does not tell.
     """
     begun_s, cpu_s, idle_s = time.perf_counter(), _cpu_s(), _idle_s()
 
@@ -97,9 +98,13 @@ def disk(folder: Path, limit_s: float) -> dict[str, float]:
 
 
 def _cpu_s() -> float:
-    """Return the processor seconds of this process and of its children that have ended."""
-    times = os.times()
-    return time.process_time() + times.children_user + times.children_system
+    """Return the processor seconds of this process, of its children that have ended, and of those that transform."""
+    times, ticks = os.times(), 0
+    for child in multiprocessing.active_children():
+        with suppress(OSError, ValueError):  # it has just ended, or the system does not tell
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return time.process_time() + times.children_user + times.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _idle_s() -> float | None:

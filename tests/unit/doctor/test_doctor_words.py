@@ -1,16 +1,18 @@
 """Small pure parts of the doctor: figures as text, rates of runs, what a run spent its time on, GPUs without a GPU."""
 
 import dataclasses
+import multiprocessing
 import re
 import threading
 import types
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.doctor.numbers_made import numbers, path
 
-from stoker.doctor.machine import NO_GPU, NO_LIBRARY, watching_gpus
+from stoker.doctor.machine import NO_GPU, NO_LIBRARY, cores_from_now, watching_gpus
 from stoker.doctor.paths import Way
 from stoker.doctor.results import PathRun, StageResult
 from stoker.doctor.runs import builders_at_work, rates_of, what_next
@@ -242,6 +244,23 @@ def test_what_the_driver_tells_is_reported_and_what_it_does_not_tell_is_left_out
     assert gpu["throttled"] == ("power limit",)
     assert "share of time" in found["gpu_note"]
     assert not nvml.is_open
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell of living processes")
+def test_a_living_process_of_our_own_is_no_neighbour():
+    process = multiprocessing.get_context("spawn").Process(target=sum, args=(range(10**10),), daemon=True)
+    process.start()
+    used = 0.0
+    try:
+        tell = cores_from_now()
+        for _ in range(100):
+            process.join(0.2)
+            if (used := tell()[0]) > 0.2:
+                break
+    finally:
+        process.kill()
+        process.join()
+    assert used > 0.2
 
 
 def test_a_machine_without_a_gpu_says_so():
