@@ -202,18 +202,19 @@ def _in_steps(index: Int64, steps: Floats, *, cycle: float) -> list[Finding]:
 
 def _in_time(seen: Tally) -> list[Finding]:
     change = find_change(seen.parts)
-    if change is None or change.cost < _WORTH_TELLING:
+    if change is None or change[-1] < _WORTH_TELLING:
         return []
-    before, after = share_text(change.before), share_text(change.after)
-    if change.kind == "jump":
+    kind, levels, span, cost = change
+    before, after = map(share_text, levels)
+    if kind == "jump":
         warmup, num = seen.num(StepKind.WARMUP), seen.num(*COUNTED)
-        begin, end = (warmup + round(at * num) for at in (change.begin, change.end))
-        until = f" up to step {end:,}" if change.end < 1 else ""
+        begin, end = (warmup + round(at * num) for at in span)
+        until = f" up to step {end:,}" if span[1] < 1 else ""
         sentence = f"the stall jumps at about step {begin:,}: {before} of the time before it, {after} after it{until}"
-        return [_found("stall-jump", change.cost, sentence, place=begin)]
-    does = "grows" if change.kind == "growing" else "fades"
+        return [_found("stall-jump", cost, sentence, place=begin)]
+    does = "grows" if kind == "growing" else "fades"
     sentence = f"the stall {does}: {before} of the time in the first quarter of the run, {after} in the last"
-    return [_found(f"{change.kind}-stall", change.cost, sentence)]
+    return [_found(f"{kind}-stall", cost, sentence)]
 
 
 def _at_epochs(seen: Tally, traits: LoaderTraits) -> list[Finding]:

@@ -11,7 +11,7 @@ Pure: arrays in, patterns out.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -112,26 +112,20 @@ def find_blocked(index: Int64, stalls: Floats, *, floor: float) -> tuple[list[in
     return long, behind
 
 
-class Change(NamedTuple):
-    """How the stall share changes with time, and what that costs.
-
-    A jump leads to another level, of `after`, and back again where it ends before the run does. `begin` and `end` are
-    places in the run, from 0 to 1. `cost` is the share of all the time that the higher stall takes beyond the lower.
-    """
-
-    kind: Literal["growing", "fading", "jump"]
-    before: float
-    after: float
-    begin: float
-    end: float
-    cost: float
+Pair: TypeAlias = tuple[float, float]
 
 
-def find_change(parts: Int64) -> Change | None:
+def find_change(parts: Int64) -> tuple[Literal["growing", "fading", "jump"], Pair, Pair, float] | None:
     """Return how the stall share changes with time, None where it stays, or goes up and down.
+
+    A jump leads to another level, and back again where it ends before the run does.
 
     Args:
         parts: Steps, stall and step in equal parts of the run. Shape [P, 3].
+
+    Returns:
+        How; the share before and after; where in the run it begins and ends, from 0 to 1; and what it costs, as the
+        share of all the time that the higher stall takes beyond the lower.
     """
     if len(parts) < 2 * _MIN_PARTS:
         return None
@@ -164,7 +158,7 @@ def find_change(parts: Int64) -> Change | None:
     low, high = sorted((before, after))
     if high - low < 0.05 or high < 1.5 * low:
         return None
-    return Change(kind, before, after, begin / len(fine), end / len(fine), float((shares - low).clip(0).mean()))
+    return kind, (before, after), (begin / len(fine), end / len(fine)), float((shares - low).clip(0).mean())
 
 
 def _best_levels(values: Floats, *, does_return: bool) -> tuple[int, int, float]:
