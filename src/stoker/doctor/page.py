@@ -74,12 +74,7 @@ def write_report(result: DoctorResult, path: Path) -> None:
 
 
 def write_page(html: str, path: Path) -> None:
-    """Write a page, whole or not at all.
-
-    Args:
-        html: What it holds.
-        path: The file; its folder is made where there is none.
-    """
+    """Write a page, whole or not at all, in a folder that is made where there is none."""
     path = path.expanduser()
     check_report(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -112,10 +112,6 @@ class Way:
 class Candidates:
     """Makes the paths that can be run, on a sample of the data set.
 
-    Args:
-        sample: The sample.
-        today: Key of the path that samples take now.
-
     Attributes:
         num_builders: Builder threads that a remote source's loader settled at; None before that is known.
         rate_s: Samples/s that a cold run is expected to give; 0 before there was one.

@@ -40,15 +40,9 @@ _NUM_FROZEN = 8
 class Sample:
     """Builds some chunks, tries the step on a batch of them, and writes their rows as Arrow files.
 
-    Args:
-        catalogue: The data set.
-        settings: How the examination runs.
-        budget: What time is left, and who is told what is done.
-        scratch: Where chunks and files are written.
-        tap: What a remote source is read through; None where it is local.
-
     Attributes:
-        catalogue: As given, and so are `settings`, `budget`, `scratch` and `tap`.
+        catalogue: The data set; as given, and so are `settings`, `budget`, `scratch`.
+        tap: What a remote source is read through; None where it is local.
         data: What is known of the data set.
         cold: Units for runs from the source.
         units: The units that were built.

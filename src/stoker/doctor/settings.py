@@ -79,9 +79,6 @@ class DoctorSettings:
 class Budget:
     """The seconds that experiments may take, and what is being measured in them.
 
-    Args:
-        settings: How many there are, and who is told.
-
     Attributes:
         doing: What is being measured.
         begun_s: When the experiments began, by `time.perf_counter`.

@@ -24,9 +24,6 @@ class TimedStep:
         loop     fetch 0 │ fetch 1 ·· wait │ fetch 2
         device           │█ step 0 ████████│█ step 1 ██     a fetch shorter than a step costs nothing
 
-    Args:
-        step_s: Seconds a step.
-
     Raises:
         ValueError: The time is not above 0.
     """
@@ -69,11 +66,7 @@ class TimedStep:
 
 
 class FunctionStep:
-    """A step that is the user's function of a batch.
-
-    Args:
-        function: Called with a batch.
-        name: What the user called it.
+    """A step that is the user's function of a batch, by the name that the user gave it.
 
     Raises:
         StepError: From `begin` and `finish`: the function, or the device it gave work to, raised.

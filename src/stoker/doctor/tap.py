@@ -23,9 +23,6 @@ _NUM_LOOKS = 3
 class Tap:
     """`inner`, listened in on.
 
-    Args:
-        inner: Where the objects are.
-
     Attributes:
         reads: What was kept, as it came.
     """

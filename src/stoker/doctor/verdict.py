@@ -107,11 +107,8 @@ class Bound:
 class DoctorResult:
     """What was measured, and what follows from it: what is wrong with the path that samples take now.
 
-    Args:
-        numbers: What was measured.
-
     Attributes:
-        numbers: As given.
+        numbers: What was measured.
         today: The path that samples take now; one that gave nothing where it did not run.
     """
 

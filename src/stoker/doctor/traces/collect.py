@@ -52,14 +52,7 @@ _IS_ARROW = np.isin(np.arange(256), (_FLOW_FROM, _FLOW_TO))
 
 
 class Collector:
-    """Takes rows from the scanner, keeps those that matter, and makes a `ProfilerTrace` of them.
-
-    Args:
-        names: What names mean.
-
-    Attributes:
-        scanner: Reads the bytes.
-    """
+    """Takes rows from its scanner of bytes, keeps those that matter, and makes a `ProfilerTrace` of them."""
 
     def __init__(self, names: EventNames) -> None:
         self.scanner = TraceScanner()

@@ -75,11 +75,7 @@ def collectives_of(
 
 
 def waits_between(ranks: Sequence[Collectives], *, wall: float) -> tuple[int, list[int], list[int], int | None]:
-    """Find the rank that comes last to its collectives.
-
-    Args:
-        ranks: Theirs.
-        wall: Nanoseconds looked at.
+    """Find the rank that comes last to its collectives, in so many nanoseconds.
 
     Returns:
         How many collectives two ranks or more have in common. Nanoseconds that each rank waited for the last one. [R].

@@ -326,11 +326,7 @@ def _step(
 def _ranges(trace: ProfilerTrace, main: int, idle: list[Intervals], window: Intervals) -> dict[str, Times]:
     """Return the names of ranges and functions of the main thread, and how much time was spent in them.
 
-    Args:
-        trace: Has the events.
-        main: Track of the main thread.
-        idle: For each device, when it idled for no known reason.
-        window: What is looked at.
+    That is in the window, and of it while a device was `idle` for no known reason, for each device.
     """
     events = trace.host
     is_named = (events.kind == EventKind.ANNOTATION) | (events.kind == EventKind.PYTHON)

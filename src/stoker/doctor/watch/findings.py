@@ -77,12 +77,7 @@ def _found(name: str, share: float, sentence: str, *, who: str = "", **more: Any
 
 
 def find_patterns(seen: Tally, traits: LoaderTraits) -> tuple[Finding, ...]:
-    """Return what costs time, dearest first.
-
-    Args:
-        seen: The steps.
-        traits: What the loader is.
-    """
+    """Return what costs time, dearest first."""
     found = _in_time(seen)
     if len(seen.latest) >= _MIN_STEPS:
         stalls, steps = seen.latest[:, 1] / 1e9, seen.latest[:, 2] / 1e9

@@ -95,16 +95,7 @@ def make_report(
     ranks: tuple[RankFigures, ...],
     **more: Any,
 ) -> WatchReport:
-    """Return the report on what was seen.
-
-    Args:
-        meter: Has seen the steps.
-        replayer: Of the replay test, where one was asked for.
-        traits: What the loader is.
-        is_async: Steps may only launch work.
-        ranks: One line a rank.
-        more: Fields of `WatchReport` that are taken as they are.
-    """
+    """Return the report on what a meter has seen; `more` are fields of `WatchReport` that are taken as they are."""
     seen, device = meter.look(), meter.device_times()
     seconds = {kind: (seen.stall_s(kind), seen.step_s(kind)) for kind in StepKind}
     stall_s, steady_s = seconds[StepKind.STEADY][0], sum(seconds[StepKind.STEADY])

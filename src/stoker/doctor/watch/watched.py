@@ -90,11 +90,8 @@ def _watched(loader: Iterable[Batch], session: Session) -> Watched[Batch]:
 class Session:
     """What lives as long as a watch. It knows no loader, so that a loader ends when its loop lets go of it.
 
-    Args:
-        options: Those of `watch`, all of them; it raises what is raised here.
-
     Attributes:
-        options: The same.
+        options: Those of `watch`, all of them; it raises what is raised here.
         traits: What the loader is.
         meter: Has the times.
         replayer: Of the replay test, None where none was asked for.
@@ -163,10 +160,7 @@ class WatchedIterator(Generic[Batch]):
     """Hands on what another iterator gives, exceptions included, and times it.
 
     It alone holds the loader's iterator: when a loop lets go of it, that one ends as it would without a watch.
-
-    Args:
-        iterator: The loader's own.
-        session: Told when the iterator is exhausted, or a loop lets go of it before.
+    The session is told when the iterator is exhausted, or a loop lets go of it before.
     """
 
     def __init__(self, iterator: Iterator[Batch], session: Session) -> None:
