@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,14 +209,14 @@ class Candidates:
     def _threads(self) -> Way:
         num = _MORE_THREADS * self._settings.num_threads
         num_builders = None if self.num_builders is None else max(self.num_builders, num)
-        how = self._how(f"num_threads={num}")
+        how = self._how(num_threads=num)
         return self._cold(THREADS, f"{num} threads", how, num_threads=num, num_builders=num_builders)
 
     def _processes(self) -> Way | None:
         transform = dataset_of(self._catalogue).transform
         if transform is None or self._settings.transform_in == "processes" or not can_be_sent(transform):
             return None
-        how = self._how('transform_in="processes"')
+        how = self._how(transform_in="processes")
         return self._cold(PROCESSES, "the transform in processes", how, transform_in="processes")
 
     def _columns(self) -> Way | None:
@@ -241,7 +242,7 @@ class Candidates:
         step = self._settings.step
         step = None if step is None else step.scaled(batch_size / own)
         settings = replace(self._settings, batch_size=batch_size, step=step)
-        how = self._how(f"batch_size={batch_size}", cache=True)
+        how = self._how(batch_size=batch_size, cache=True)
         return replace(self._warm(LARGER, f"batches of {batch_size:,}", how, settings=settings), batch_size=batch_size)
 
     def _deduplicated(self) -> Way | None:
@@ -350,16 +351,17 @@ class Candidates:
         in_time = _WINDOW_OF_BUDGET * self._settings.budget_s * chunks_s
         return max(1 if in_time < 1 else _MIN_WINDOW, min(int(min(most, in_time)), num))
 
-    def _how(self, *changes: str, cache: bool = False) -> str:
+    def _how(self, *, cache: bool = False, **changed: object) -> str:
         settings = self._settings
-        said: dict[str, str] = {"batch_size": f"batch_size={settings.batch_size}"}
+        said: dict[str, object] = {"batch_size": settings.batch_size}
         if settings.num_threads != num_cores():
-            said["num_threads"] = f"num_threads={settings.num_threads}"
+            said["num_threads"] = settings.num_threads
         if settings.transform_in == "processes":
-            said["transform_in"] = 'transform_in="processes"'
+            said["transform_in"] = settings.transform_in
         if cache:
-            said["cache"] = f'cache="{settings.cache or "/path/on/ssd"}"'
-        said |= {change.partition("=")[0]: change for change in changes}
+            said["cache"] = str(settings.cache or "/path/on/ssd")
+        said |= changed
         if settings.device not in (None, "cpu"):
-            said["device"] = f'device="{settings.device}"'
-        return f"{'Loader' if settings.device is None else 'TorchLoader'}(dataset, {', '.join(said.values())})"
+            said["device"] = settings.device
+        options = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in said.items())
+        return f"{'Loader' if settings.device is None else 'TorchLoader'}(dataset, {options})"
