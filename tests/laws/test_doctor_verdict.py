@@ -279,7 +279,10 @@ def test_what_a_disk_allows_where_memory_is_too_small_is_said_to_be_a_bound():
     assert result.stages == ("open",)
     assert "at most 19,000 samples/s come" in result.sentence
     assert "the disk reads no faster" in result.sentence
-    assert result.bounds[0].key == "disk"
+    assert {bound.key: bound.at_most_s for bound in result.bounds} == {
+        "memory": 900_000,
+        "disk": pytest.approx(2 * 20e6 / 1_050),
+    }
     assert "≤ 19,000" in printed(result)
 
 

@@ -92,7 +92,7 @@ class Bound:
     """The most that a change which cannot be tried here can give.
 
     Attributes:
-        key: "network", "cores", "disk", "gpus".
+        key: "network", "cores", "disk", "memory", "gpus".
         text: What would be changed.
         at_most_s: Samples/s that no such change can beat.
         why: What the bound is computed from.
@@ -266,8 +266,8 @@ class DoctorResult:
             text = f"{2 * numbers.cores:.3g} cores in place of {numbers.cores:.3g}"
             add("cores", text, min(twice_s, network_s), "twice today's rate: cores share memory, a lock and a link")
         if today.is_disk_bound:
-            why = "twice the disk's pace, and no more than came from memory"
-            add("disk", "a disk twice as fast, or memory for the data set", min(twice_s, today.samples_s), why)
+            add("memory", "memory for the whole data set", today.samples_s, "what came of the part that lay in memory")
+            add("disk", "a disk twice as fast", min(twice_s, today.samples_s), "twice the disk's pace")
         return tuple(sorted(found, key=lambda bound: -bound.at_most_s))
 
     @property
