@@ -204,9 +204,9 @@ def _neighbour() -> Iterator[None]:
 
 def _demo(data: DemoData) -> Case:
     return Case(
-        name="the demo",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: ranking_dataset(data.paths, storage=MeteredLink(data.folder)),
+        "the demo",
+        {"fetch"},
+        lambda _: ranking_dataset(data.paths, storage=MeteredLink(data.folder)),
         batch_size=4_096,
         step_s=4_096 / 1e6,
     )

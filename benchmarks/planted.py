@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Set as AbstractSet
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +20,13 @@ from stoker.doctor.step import FunctionStep, Step, TimedStep
 from stoker.storage.storage import BytesLike, Storage
 from stoker.testing import MemoryStorage, SlowStorage
 
+Transform: TypeAlias = Callable[[pa.Table], pa.Table]
+
 NUM_FLOATS = 24
 CHUNK_ROWS = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """One thing wrong, or two.
 
@@ -42,8 +45,9 @@ class Case:
     """
 
     name: str
-    stages: frozenset[str]
+    stages: AbstractSet[str]
     dataset: Callable[[Path], Dataset]
+    _: KW_ONLY
     step_s: float = 1e-3
     batch_size: int = 2_048
     is_warm: bool = False
@@ -194,192 +198,95 @@ def skewed() -> Storage:
     return NarrowConnections(MemoryStorage(files), 4e6)
 
 
+def files(*, transform: Transform | None = None, **options: Any) -> Callable[[Path], Dataset]:
+    """Return what makes a data set of `local` files, with a transform or without."""
+    return lambda folder: Dataset(local(folder, **options), **_transformed(transform))
+
+
+def far(storage: Callable[[], Storage], *, transform: Transform | None = None) -> Callable[[Path], Dataset]:
+    """Return what makes a data set of the lake in a storage, with a transform or without."""
+    return lambda _: Dataset("lake", storage=storage(), **_transformed(transform))
+
+
+def _transformed(transform: Transform | None) -> dict[str, Any]:
+    return {} if transform is None else {"transform": transform, "transform_version": "1"}
+
+
 CASES = (
+    Case("throttled network", {"fetch"}, far(lambda: behind(12e6)), step_s=4e-3),
+    Case("high latency", {"fetch"}, far(lambda: SlowStorage(small_lake(), latency_s=0.4)), step_s=1e-3),
+    Case("throttled network with latency", {"fetch"}, far(lambda: behind(20e6, 0.1)), step_s=4e-3),
+    Case("slow decode", {"decode"}, files(compression="gzip"), step_s=0.4e-3),
+    Case("transform with the GIL", {"transform"}, files(num_chunks=96, transform=python_loop), step_s=1e-3),
+    Case("transform without the GIL", {"transform"}, files(transform=sorts), step_s=0.5e-3),
+    Case("slow step", {"step"}, files(), step_s=0.05),
+    Case("slow step behind a slow link", {"step"}, far(lambda: behind(60e6, 0.02)), step_s=0.02),
+    Case("small batches", {"batch"}, files(), batch_size=4, step_s=1e-6, is_warm=True),
+    Case("slow gather", {"gather"}, files(num_chunks=8, num_floats=400), batch_size=8_192, step_s=10e-6, is_warm=True),
+    Case("slow gather of repeated features", {"gather"}, repeated, batch_size=8_192, step_s=10e-6, is_warm=True),
     Case(
-        name="throttled network",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(12e6)),
-        step_s=4e-3,
-    ),
-    Case(
-        name="high latency",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=SlowStorage(small_lake(), latency_s=0.4)),
+        "throttled network and transform with the GIL",
+        {"fetch", "transform"},
+        far(lambda: behind(15e6), transform=python_loop),
         step_s=1e-3,
     ),
     Case(
-        name="throttled network with latency",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(20e6, 0.1)),
-        step_s=4e-3,
-    ),
-    Case(
-        name="slow decode",
-        stages=frozenset({"decode"}),
-        dataset=lambda folder: Dataset(local(folder, compression="gzip")),
-        step_s=0.4e-3,
-    ),
-    Case(
-        name="transform with the GIL",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_loop, transform_version="1"),
-        step_s=1e-3,
-    ),
-    Case(
-        name="transform without the GIL",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=sorts, transform_version="1"),
-        step_s=0.5e-3,
-    ),
-    Case(
-        name="slow step",
-        stages=frozenset({"step"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        step_s=0.05,
-    ),
-    Case(
-        name="slow step behind a slow link",
-        stages=frozenset({"step"}),
-        dataset=lambda _: Dataset("lake", storage=behind(60e6, 0.02)),
-        step_s=0.02,
-    ),
-    Case(
-        name="small batches",
-        stages=frozenset({"batch"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        batch_size=4,
-        step_s=1e-6,
-        is_warm=True,
-    ),
-    Case(
-        name="slow gather",
-        stages=frozenset({"gather"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=8, num_floats=400)),
-        batch_size=8_192,
-        step_s=10e-6,
-        is_warm=True,
-    ),
-    Case(
-        name="slow gather of repeated features",
-        stages=frozenset({"gather"}),
-        dataset=repeated,
-        batch_size=8_192,
-        step_s=10e-6,
-        is_warm=True,
-    ),
-    Case(
-        name="throttled network and transform with the GIL",
-        stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=python_loop, transform_version="1"),
-        step_s=1e-3,
-    ),
-    Case(
-        name="narrow connections",
-        stages=frozenset({"fetch"}),
+        "narrow connections",
+        {"fetch"},
         # 64 of them, as many as are worth it, bring a third of what two cores decode: wider ones would limit nothing.
-        dataset=lambda _: Dataset("lake", storage=NarrowConnections(small_lake(), 0.5e6)),
+        far(lambda: NarrowConnections(small_lake(), 0.5e6)),
         step_s=2e-3,
     ),
+    Case("transform that waits for a service", {"transform"}, files(transform=asks_a_service), step_s=2e-3),
+    Case("skewed file sizes", {"skew"}, far(skewed), step_s=0.2e-3),
+    Case("slow disk under the cache", {"open"}, files(num_chunks=8), step_s=1e-3, is_warm=True, disk_bytes_s=20e6),
     Case(
-        name="transform that waits for a service",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=asks_a_service, transform_version="1"),
-        step_s=2e-3,
-    ),
-    Case(
-        name="skewed file sizes",
-        stages=frozenset({"skew"}),
-        dataset=lambda _: Dataset("lake", storage=skewed()),
-        step_s=0.2e-3,
-    ),
-    Case(
-        name="slow disk under the cache",
-        stages=frozenset({"open"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=8)),
-        step_s=1e-3,
-        is_warm=True,
-        disk_bytes_s=20e6,
-    ),
-    Case(
-        name="one step after the other in Python",
-        stages=frozenset({"transform", "decode"}),
-        dataset=lambda folder: Dataset(
-            local(folder, num_chunks=96, compression="gzip"), transform=python_loop, transform_version="1"
-        ),
+        "one step after the other in Python",
+        {"transform", "decode"},
+        files(num_chunks=96, compression="gzip", transform=python_loop),
         step_s=0.4e-3,
     ),
     Case(
-        name="high latency and transform with the GIL",
-        stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset(
-            "lake", storage=SlowStorage(small_lake(), latency_s=0.6), transform=python_loop, transform_version="1"
-        ),
+        "high latency and transform with the GIL",
+        {"fetch", "transform"},
+        far(lambda: SlowStorage(small_lake(), latency_s=0.6), transform=python_loop),
         step_s=1e-3,
     ),
     Case(
-        name="throttled network and transform that waits",
-        stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset("lake", storage=behind(15e6), transform=asks_a_service, transform_version="1"),
+        "throttled network and transform that waits",
+        {"fetch", "transform"},
+        far(lambda: behind(15e6), transform=asks_a_service),
         step_s=1e-3,
     ),
+    Case("words that become numbers", {"convert"}, with_words, step_s=0.2e-3),
     Case(
-        name="words that become numbers",
-        stages=frozenset({"convert"}),
-        dataset=with_words,
-        step_s=0.2e-3,
-    ),
-    Case(
-        name="transform that makes Python objects",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_objects, transform_version="1"),
+        "transform that makes Python objects",
+        {"transform"},
+        files(num_chunks=96, transform=python_objects),
         step_s=2e-3,
     ),
     Case(
-        name="narrow connections and transform with the GIL",
-        stages=frozenset({"fetch", "transform"}),
-        dataset=lambda _: Dataset(
-            "lake", storage=NarrowConnections(small_lake(), 0.7e6), transform=python_loop, transform_version="1"
-        ),
+        "narrow connections and transform with the GIL",
+        {"fetch", "transform"},
+        far(lambda: NarrowConnections(small_lake(), 0.7e6), transform=python_loop),
         step_s=1e-3,
     ),
     Case(
-        name="throttled network and slow decode",
-        stages=frozenset({"fetch", "decode"}),
-        dataset=lambda _: Dataset("lake", storage=SlowStorage(zipped(), bandwidth_bytes_s=40e6)),
+        "throttled network and slow decode",
+        {"fetch", "decode"},
+        far(lambda: SlowStorage(zipped(), bandwidth_bytes_s=40e6)),
         step_s=0.4e-3,
     ),
+    Case("slow step on a warm cache", {"step"}, files(), step_s=0.01, is_warm=True),
+    Case("slow disk under the source", {"fetch"}, files(), step_s=1e-3, disk_bytes_s=20e6),
+    Case("slow decode on one processor", {"decode"}, files(compression="gzip"), step_s=0.4e-3, num_cores=1),
     Case(
-        name="slow step on a warm cache",
-        stages=frozenset({"step"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        step_s=0.01,
-        is_warm=True,
+        "transform without the GIL on one processor", {"transform"}, files(transform=sorts), step_s=0.5e-3, num_cores=1
     ),
     Case(
-        name="slow disk under the source",
-        stages=frozenset({"fetch"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        step_s=1e-3,
-        disk_bytes_s=20e6,
-    ),
-    Case(
-        name="slow decode on one processor",
-        stages=frozenset({"decode"}),
-        dataset=lambda folder: Dataset(local(folder, compression="gzip")),
-        step_s=0.4e-3,
-        num_cores=1,
-    ),
-    Case(
-        name="transform without the GIL on one processor",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=sorts, transform_version="1"),
-        step_s=0.5e-3,
-        num_cores=1,
-    ),
-    Case(
-        name="slow gather on one processor",
-        stages=frozenset({"gather"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=8, num_floats=400)),
+        "slow gather on one processor",
+        {"gather"},
+        files(num_chunks=8, num_floats=400),
         batch_size=8_192,
         step_s=10e-6,
         is_warm=True,
@@ -421,109 +328,44 @@ def trains(batch: Any) -> None:
 
 
 SHARING = (
+    Case("a step that computes on the cores, on a warm cache", {"step"}, files(), function=computes, is_warm=True),
+    Case("a step that is all launches, on a warm cache", {"step"}, files(), function=launches, is_warm=True),
+    Case("a step that is all launches, behind a slow link", {"fetch"}, far(lambda: behind(10e6)), function=launches),
     Case(
-        name="a step that computes on the cores, on a warm cache",
-        stages=frozenset({"step"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        function=computes,
-        is_warm=True,
-    ),
-    Case(
-        name="a step that is all launches, on a warm cache",
-        stages=frozenset({"step"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        function=launches,
-        is_warm=True,
-    ),
-    Case(
-        name="a step that is all launches, behind a slow link",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(10e6)),
+        "a step that is all launches, and a transform with the GIL",
+        {"transform"},
+        files(num_chunks=96, transform=python_objects),
         function=launches,
     ),
     Case(
-        name="a step that is all launches, and a transform with the GIL",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=96), transform=python_objects, transform_version="1"),
-        function=launches,
+        "a step that computes, and a transform that computes", {"transform"}, files(transform=sorts), function=computes
     ),
+    Case("a step of torch on the CPU, on a warm cache", {"step"}, files(), function=trains, is_warm=True),
+    Case("a step of torch on the CPU, behind a slow link", {"fetch"}, far(lambda: behind(6e6)), function=trains),
+    Case("batches of one sample", {"batch"}, files(), batch_size=1, step_s=1e-6, is_warm=True),
     Case(
-        name="a step that computes, and a transform that computes",
-        stages=frozenset({"transform"}),
-        dataset=lambda folder: Dataset(local(folder), transform=sorts, transform_version="1"),
-        function=computes,
-    ),
-    Case(
-        name="a step of torch on the CPU, on a warm cache",
-        stages=frozenset({"step"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        function=trains,
-        is_warm=True,
-    ),
-    Case(
-        name="a step of torch on the CPU, behind a slow link",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(6e6)),
-        function=trains,
-    ),
-    Case(
-        name="batches of one sample",
-        stages=frozenset({"batch"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        batch_size=1,
-        step_s=1e-6,
-        is_warm=True,
-    ),
-    Case(
-        name="huge batches, gathered slowly",
-        stages=frozenset({"gather"}),
-        dataset=lambda folder: Dataset(local(folder, num_chunks=8, num_floats=400)),
+        "huge batches, gathered slowly",
+        {"gather"},
+        files(num_chunks=8, num_floats=400),
         batch_size=65_536,
         step_s=10e-6,
         is_warm=True,
     ),
+    Case("huge batches behind a slow link", {"fetch"}, far(lambda: behind(20e6)), batch_size=65_536, step_s=20e-3),
+    Case("a slow step beside a neighbour", {"step"}, files(), step_s=0.02, is_warm=True, has_neighbour=True),
     Case(
-        name="huge batches behind a slow link",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(20e6)),
-        batch_size=65_536,
-        step_s=20e-3,
+        "a throttled network beside a neighbour", {"fetch"}, far(lambda: behind(12e6)), step_s=4e-3, has_neighbour=True
     ),
-    Case(
-        name="a slow step beside a neighbour",
-        stages=frozenset({"step"}),
-        dataset=lambda folder: Dataset(local(folder)),
-        step_s=0.02,
-        is_warm=True,
-        has_neighbour=True,
-    ),
-    Case(
-        name="a throttled network beside a neighbour",
-        stages=frozenset({"fetch"}),
-        dataset=lambda _: Dataset("lake", storage=behind(12e6)),
-        step_s=4e-3,
-        has_neighbour=True,
-    ),
-    Case(
-        name="slow decode beside a neighbour",
-        stages=frozenset({"decode"}),
-        dataset=lambda folder: Dataset(local(folder, compression="gzip")),
-        step_s=0.4e-3,
-        has_neighbour=True,
-    ),
+    Case("slow decode beside a neighbour", {"decode"}, files(compression="gzip"), step_s=0.4e-3, has_neighbour=True),
 )
 """Steps that want the loader's cores, batches of any size, and neighbours."""
 
 
-def _lake_behind(bandwidth_bytes_s: float) -> Callable[[Path], Dataset]:
-    return lambda _: Dataset("lake", storage=behind(bandwidth_bytes_s))
-
-
 RANKS = tuple(
     Case(
-        name=f"rank {rank}, whose link is a third of the others'" if is_slow else f"rank {rank}",
-        stages=frozenset({"fetch"}),
-        dataset=_lake_behind(8e6 if is_slow else 24e6),
+        f"rank {rank}, whose link is a third of the others'" if is_slow else f"rank {rank}",
+        {"fetch"},
+        far(partial(behind, 8e6 if is_slow else 24e6)),
         step_s=4e-3,
     )
     for rank, is_slow in enumerate((False, True, False))
