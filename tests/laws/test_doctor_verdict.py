@@ -78,6 +78,7 @@ def test_no_figure_of_a_verdict_contradicts_another(measured):
         assert fix is not today
         assert verdict.times_of(fix) * today.rate_s == pytest.approx(fix.rate_s)
         assert verdict.times_of(fix) > 1
+        assert fix.came_s is not None or fix.promised[0] > today.rate_s
         assert busy is None or busy <= 1 + 1e-9
         if busy is not None:
             assert (verdict.limit_of(fix) == MODEL) == (busy >= KEEPS_UP)
@@ -304,7 +305,8 @@ def test_a_gain_that_may_be_chance_is_no_fix(spread, times):
     tensors = path(TENSORS, 1.0, rates=(3e5 * times * (1 - spread), 3e5 * times, 3e5 * times * (1 + spread)))
     found = numbers({SOURCE: 3e5, RAM: 1e6, SUPPLY: 3e5, TENSORS: tensors})
     fixes = DoctorResult(found).fixes
-    assert bool(fixes) == (times > max(1.05, 1 + min(0.5, math.hypot(max(0.01, tensors.spread), 0.01))))
+    by_chance = min(0.5, math.hypot(max(0.01, tensors.spread), 0.01))
+    assert bool(fixes) == (times > max(1.05, 1 + by_chance) and tensors.promised[0] > 3e5)
 
 
 @given(middle=st.floats(1.0, 1e9), spread=st.floats(0, 0.9), others=st.floats(0, 0.5), came=st.floats(0.01, 10))

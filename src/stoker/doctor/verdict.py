@@ -226,7 +226,9 @@ class DoctorResult:
             return ()
 
         def gives_more(path: PathResult) -> bool:
-            return self._lasts(path) and self.times_of(path) > max(_GAIN, 1 + self._chance_of(path))
+            # A range that begins below today's rate promises nothing.
+            is_known = path.came_s is not None or path.promised[0] > self.today.rate_s
+            return is_known and self._lasts(path) and self.times_of(path) > max(_GAIN, 1 + self._chance_of(path))
 
         # The easiest first: the order of those that give the same.
         tried = [path for path in map(self.numbers.path, _FIXES) if path is not None and path is not self.today]
