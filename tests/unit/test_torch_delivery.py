@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from tests.strategies import arrays_in, check_samples, write_files
-from tests.unit.loader.gather.test_assemble import window_of
+from tests.strategies import arrays_in, check_samples, sample_table, write_files
+from tests.unit.cache.chunk_files import window_of_files, write_chunk
 
 torch = pytest.importorskip("torch")
 
 import stoker
 from stoker import Loader, Ragged
+from stoker.columns import plan_spec, to_arrays
 from stoker.loader import buffers
 from stoker.loader.batches import DeliveryForm, Made
 from stoker.loader.gather import Part, assemble, side_by_side
@@ -140,7 +142,7 @@ def test_what_the_order_counts_arrives_whole_and_all_its_memory_is_told_of(tmp_p
 )
 @pytest.mark.parametrize("place", ["cpu", "calling thread", "device", "worker"])
 def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path, options, place):
-    share = {"flag": ["vector"]} if "shared" in options else None
+    share = {"flag": ["vector"]} if "deduplicated" in options else None
     dataset = stoker.Dataset(write_files(tmp_path / "data", [60]), deduplicate=share)
     stream = LateStream()
     kinds = {
@@ -238,13 +240,22 @@ def test_all_fixed_width_fields_cross_in_one_copy(dataset):
     assert len(stream.recorded) == 4
 
 
+def window_of(folder, columns):
+    """Return a window of one chunk of 30 rows."""
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(30 * 16, dtype=np.float32)), 16)
+    table = sample_table(30).append_column("wide", wide).select(columns)
+    spec = plan_spec(table.schema, {})
+    write_chunk(folder / "chunk", to_arrays(table, {}, where=""), spec, num_samples=30)
+    return window_of_files([folder / "chunk"], spec)
+
+
 LEAVING = DeliveryForm(is_augmented=False, sequence_shard=None, is_expanded=True, compact={}, is_widened=False)
 
 
 @pytest.mark.parametrize("columns", [["id", "wide"], ["history"], ["wide", "word", "id", "history"]])
 @pytest.mark.parametrize("sizes", [[7, 7, 7], [5, 0, 9, 1], [12]], ids=str)
 def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, columns, sizes):
-    window = window_of(tmp_path, [30], first=0, columns=columns)
+    window = window_of(tmp_path, columns)
     rows = np.random.default_rng(3).integers(0, 30, sum(sizes))
     pool = buffers.BufferPool()
     whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
@@ -278,7 +289,7 @@ def test_a_stream_waits_once_for_batches_that_crossed_together(tmp_path):
         def current(self):
             return self.now
 
-    window = window_of(tmp_path, [30], first=0, columns=["id", "history"])
+    window = window_of(tmp_path, ["id", "history"])
     rows = np.arange(12)
     pool = buffers.BufferPool()
     whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stoker import Ragged, Spec
-from stoker._native import ChunkMap, WindowMemory, read_chunks
+from stoker._native import ChunkMap
 from stoker.cache.folder import Files
 from stoker.cache.format import ChunkHeader, array_names, check_arrays, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
@@ -51,14 +51,13 @@ def about_of(path: Path) -> dict[str, object]:
     return json.loads(content["__metadata__"]["about"])
 
 
-def window_of_files(paths: Sequence[Path], spec: Spec, *, is_mapped: bool = True) -> Window:
-    """Return a window of some chunk files, mapped or read."""
+def window_of_files(paths: Sequence[Path], spec: Spec) -> Window:
+    """Return a window of some chunk files."""
     layout, maps, headers = WindowLayout(spec), [], []
     for path in paths:
         with opened(path) as fd:
             headers.append(read_header(fd, path=path))
-            file = (fd, headers[-1].size_bytes)
-            maps += [ChunkMap(*file)] if is_mapped else read_chunks([file], WindowMemory(), False)
+            maps.append(ChunkMap(fd, headers[-1].size_bytes))
     return Window(layout, maps, layout.places(headers))
 
 
