@@ -127,29 +127,6 @@ def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(or
 
 @examples(15)
 @given(order=mixtures_that_are_possible())
-def test_without_weights_every_sample_comes_once_an_epoch(order):
-    order = MixtureOrder(
-        [np.diff(component.chunk_starts) for component in order.components],
-        names=order.names,
-        weights=None,
-        shuffle=order.shuffle,
-        seed=order.seed,
-        window=order.window,
-        lanes=order.lanes,
-    )
-    for epoch in range(2):
-        seen = [sample for lane in order.lanes_of_epoch(epoch) for sample in _all(lane)]
-        expected = [
-            (component, chunk, row)
-            for component, one in enumerate(order.components)
-            for chunk, size in enumerate(np.diff(one.chunk_starts).tolist())
-            for row in range(size)
-        ]
-        assert sorted(seen) == expected
-
-
-@examples(15)
-@given(order=mixtures_that_are_possible())
 def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
     whole = [i for i, one in enumerate(order.components) if one.num_samples == order.counts[i]]
     assert whole
