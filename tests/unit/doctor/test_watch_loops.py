@@ -93,7 +93,7 @@ def test_batches_that_already_overtake_each_other_are_not_told_to():
 
 @pytest.mark.parametrize(
     ("num_workers", "slow"),
-    [(2, (0,)), (2, (1,)), (4, (2,)), (4, (0, 1)), (4, (1, 2)), (4, (1, 3)), (4, (0, 3)), (8, (2, 5, 6))],
+    [(2, (0,)), (2, (1,)), (4, (2,)), (8, (7,)), (4, (0, 1)), (4, (1, 2)), (4, (1, 3)), (4, (0, 3)), (8, (2, 5, 6))],
 )
 def test_slow_workers_are_named_each(num_workers, slow):
     jitter = jittered(7, 1.0)
@@ -105,7 +105,11 @@ def test_slow_workers_are_named_each(num_workers, slow):
     )
     report = run(loader, lambda i: 0.01)
     assert names_of(report) == ["slow-worker"]
-    assert report.findings[0].workers == slow
+    finding = report.findings[0]
+    assert finding.workers == slow
+    if len(slow) == 1:
+        assert (finding.period, finding.place) == (num_workers, slow[0])
+        assert f"worker {slow[0]} of {num_workers} is slow" in finding.sentence
 
 
 def test_a_slow_worker_costs_what_the_loop_waits_longer_for_it_than_for_the_others():
@@ -114,12 +118,6 @@ def test_a_slow_worker_costs_what_the_loop_waits_longer_for_it_than_for_the_othe
     (finding,) = run(loader, lambda i: 0.01).findings
     assert (finding.name, finding.workers) == ("slow-worker", (2,))
     assert finding.share == pytest.approx(0.03 / 0.11, rel=0.01)
-
-
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
-def test_workers_at_their_limit_are_too_few(num_workers):
-    loader = WorkersLoader(Clock(), 600, num_workers=num_workers, cost=jittered(1, 0.03 * num_workers))
-    assert names_of(run(loader, lambda i: 0.01)) == ["too-few-workers"]
 
 
 def test_without_workers_they_are_what_is_advised():
@@ -178,7 +176,7 @@ def test_ramps_are_no_jumps(is_up):
     cost = (lambda i: jitter(i) * 3e-5 * i) if is_up else (lambda i: jitter(i) * 3e-5 * (1000 - i))
     names = names_of(run(PlannedLoader(Clock(), 1000, cost), lambda i: 0.01))
     assert ("growing-stall" if is_up else "fading-stall") in names
-    assert "stall-jump" not in names
+    assert not {"stall-jump", "fading-stall" if is_up else "growing-stall"} & {*names}
 
 
 @pytest.mark.parametrize("stall", [0.0001, 0.01])

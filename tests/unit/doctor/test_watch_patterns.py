@@ -25,24 +25,6 @@ def test_a_slow_kth_batch_is_found_with_its_period_and_place(period, data, seed)
     assert f"for every {period}" in finding.sentence
 
 
-@pytest.mark.parametrize("num_workers", [2, 4, 8])
-@pytest.mark.parametrize("is_last", [False, True])
-def test_one_slow_worker_is_named_whichever_it_is(num_workers, is_last):
-    jitter = noise(num_workers)
-    worker = num_workers - 1 if is_last else 0
-    loader = WorkersLoader(
-        Clock(),
-        800,
-        num_workers=num_workers,
-        cost=lambda i: jitter(0.03 * num_workers * (1 if i % num_workers == worker else 0.2)),
-    )
-    report = watched_run(loader, lambda i: jitter(0.01))
-    assert names_of(report) == ["slow-worker"]
-    finding = report.findings[0]
-    assert (finding.period, finding.place) == (num_workers, worker)
-    assert f"worker {worker} of {num_workers} is slow" in finding.sentence
-
-
 def test_a_slow_worker_that_is_not_the_first_is_named_by_times_alone():
     jitter = noise(1)
     loader = WorkersLoader(
@@ -89,22 +71,6 @@ def test_a_machine_that_stops_all_workers_now_and_then_has_neither_dear_batches_
     stops = set(np.random.default_rng(3).choice(100, 8, replace=False).tolist())
     loader = WorkersLoader(Clock(), 900, num_workers=3, cost=lambda i: 0.6 if i // 9 in stops and i % 9 < 3 else 0.02)
     assert names_of(watched_run(loader, lambda i: 0.01)) == ["rare-stall"]
-
-
-def test_a_loader_that_is_slow_throughout_is_neither_periodic_nor_blocked():
-    jitter = noise(5)
-    report = watched_run(PlannedLoader(Clock(), 600, lambda i: jitter(0.03)), lambda i: jitter(0.01))
-    assert names_of(report) == ["even-stall"]
-
-
-def test_a_stall_that_grows_is_named_and_one_that_fades_too():
-    jitter = noise(6)
-    growing = watched_run(PlannedLoader(Clock(), 1000, lambda i: jitter(2e-5 * i)), lambda i: jitter(0.01))
-    fading = watched_run(PlannedLoader(Clock(), 1000, lambda i: jitter(2e-5 * (1000 - i))), lambda i: jitter(0.01))
-    assert "growing-stall" in names_of(growing)
-    assert "fading-stall" not in names_of(growing)
-    assert "fading-stall" in names_of(fading)
-    assert "growing-stall" not in names_of(fading)
 
 
 @pytest.mark.parametrize("every", [10, 100, 150])

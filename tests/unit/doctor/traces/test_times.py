@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from tests.unit.doctor.traces.made import AUTOGRAD, Made
 
 from stoker.doctor.traces import analyse, as_json, read_trace
-from stoker.doctor.traces.spans import union
-
-
-def test_streams_that_overlap_are_busy_once(tmp_path):
-    made = (
-        Made()
-        .step(0, 0, 100)
-        .host("aten::mm", 0, 100)
-        .kernel(10, 40, stream=7)
-        .kernel(20, 60, stream=8)
-        .kernel(25, 30, stream=9)
-    )
-    assert made.times(tmp_path) == {"wall": 100, "busy": 50, "compute": 50, "idle": 50, "launching": 50}
 
 
 def test_copies_and_fills_keep_the_device_busy(tmp_path):
@@ -44,46 +30,6 @@ def test_communication_is_hidden_by_computation_only(tmp_path):
     }
 
 
-def test_idle_time_is_split_by_what_the_launching_thread_did(tmp_path):
-    made = Made().step(0, 0, 1000)
-    made.wait(0, 200)
-    made.host("collate_fn", 50, 80, cat="user_annotation")
-    made.call("cudaMemcpyAsync", 200, 300, correlation=77).copy(280, 300, correlation=77, bytes=4096)
-    made.host("aten::mm", 300, 400).launched("cudaLaunchKernel", 390, 400, 600)
-    made.call("cudaStreamSynchronize", 500, 700)
-    made.host("aten::item", 700, 750)
-    made.kernel(990, 1000)
-    assert made.times(tmp_path) == {
-        "wall": 1000,
-        "busy": 230,
-        "compute": 210,
-        "exposed_copy": 20,
-        "idle": 770,
-        "collating": 30,
-        "waiting_for_data": 170,
-        "copying_pageable": 80,
-        "launching": 100,
-        "synchronising": 150,
-        "unattributed": 240,
-    }
-
-
-def test_operators_inside_a_wait_belong_to_the_wait(tmp_path):
-    made = (
-        Made()
-        .step(0, 0, 110)
-        .wait(0, 100, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
-        .kernel(100, 110)
-    )
-    made.host("aten::stack", 20, 60).call("cudaStreamSynchronize", 70, 80)
-    assert made.times(tmp_path)["waiting_for_data"] == 100
-
-
-def test_a_wait_while_the_device_works_is_no_idle_time(tmp_path):
-    times = Made().wait(0, 100).kernel(0, 100).times(tmp_path)
-    assert times == {"wall": 100, "busy": 100, "compute": 100}
-
-
 @pytest.mark.parametrize("link", [{"correlation": 5}, {}])
 def test_the_autograd_thread_speaks_where_the_main_thread_is_silent(tmp_path, link):
     made = Made().step(0, 0, 100).host("aten::mm", 0, 10).kernel(95, 100, **link)
@@ -98,11 +44,6 @@ def test_a_loaders_thread_that_waits_is_no_reason(tmp_path):
     made.host("enumerate(DataLoader)#x", 10, 80, tid=7, cat="user_annotation")
     made.launched("cudaMemcpyAsync", 80, 85, 90, tid=7, cat="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)")
     assert made.times(tmp_path)["unattributed"] == 80
-
-
-def test_nothing_explains_python_of_ones_own(tmp_path):
-    made = Made().step(0, 0, 100).host("my loop", 0, 90, cat="user_annotation").kernel(90, 100)
-    assert made.times(tmp_path)["unattributed"] == 90
 
 
 def test_a_fetch_that_drains_the_queue_is_synchronising_not_a_pageable_copy(tmp_path):
@@ -236,15 +177,6 @@ def test_pageable_copies_are_counted_with_their_bytes(tmp_path):
     made.copy(50, 55, "HtoD (Pinned -> Device)", bytes=77)
     measured = made.analyse(tmp_path).ranks[0]
     assert measured.copies[:2] == (2, 2000)
-
-
-def test_work_that_straddles_a_step_is_cut_at_its_border(tmp_path):
-    made = Made().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
-    made.kernel(50, 250).wait(0, 50).wait(260, 280)
-    steps = made.analyse(tmp_path).ranks[0].all_steps
-    assert [step.times.busy for step in steps] == [50_000, 100_000, 50_000]
-    assert [step.times.waiting_for_data for step in steps] == [50_000, 0, 20_000]
-    assert all(step.times.busy + step.times.idle == step.times.wall == 100_000 for step in steps)
 
 
 def test_medians_leave_the_first_and_the_last_step_out(tmp_path):
@@ -381,9 +313,3 @@ def test_two_threads_that_launch_at_once_are_counted_once(tmp_path):
     made.call("cudaStreamSynchronize", 30, 70, tid=AUTOGRAD)  # of a device that has nothing to do
     times = made.times(tmp_path)
     assert (times["launching"], times["unattributed"]) == (70 + 3, 12)
-
-
-def test_waits_that_touch_are_one():
-    touching = union(np.array([0, 10, 30], np.int64), np.array([10, 20, 40], np.int64))
-    assert touching.start.tolist() == [0, 30]
-    assert touching.stop.tolist() == [20, 40]
