@@ -1,14 +1,32 @@
-"""Processes that tests start: those of a server which has imported torch and Stoker begin in a tenth of the time."""
+"""Threads and processes that tests start.
+
+Processes of a server which has imported torch and Stoker begin in a tenth of the time.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 SERVED = multiprocessing.get_context("forkserver")
 SERVED.set_forkserver_preload(["tests.crash.builders", "tests.integration.train_ranks"])
+
+
+def in_threads(work: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+    """Call `work` with each argument, at once, in a thread each; return what they return, or raise what one raises."""
+    calls = list(arguments)
+    met = threading.Barrier(len(calls))
+
+    def begin(argument: Any) -> Any:
+        met.wait(60)
+        return work(argument)
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(begin, calls))
 
 
 def ends_of(work: Callable[..., object], num: int, *shared: Any) -> set[int | None]:

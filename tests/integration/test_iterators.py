@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.processes import in_threads
 from tests.strategies import write_files
 
 import stoker
@@ -115,25 +116,8 @@ def test_loaders_made_in_forks_of_a_busy_process_have_every_row(folder, tmp_path
 def test_threads_that_share_an_iterator_get_each_batch_once_and_all_come_to_the_end(folder, prefetch, num_threads):
     with loader_of(folder, batch_size=3, shuffle=True, prefetch=prefetch) as loader:
         for epoch in range(3):
-            batches, begin = iter(loader), threading.Barrier(num_threads)
-            seen, ends = [], []
-
-            def work(batches=batches, begin=begin, seen=seen, ends=ends):
-                begin.wait(timeout=60)
-                try:
-                    while True:
-                        seen.extend(next(batches)["id"].tolist())
-                except BaseException as error:
-                    ends.append(type(error))
-
-            threads = [threading.Thread(target=work) for _ in range(num_threads)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(timeout=60)
-                assert not thread.is_alive()
-            assert ends == [StopIteration] * num_threads
-            assert sorted(seen) == list(range(NUM_ROWS))
+            seen = in_threads(ids_of, [iter(loader)] * num_threads)  # each until there is no batch
+            assert sorted(i for ids in seen for i in ids) == list(range(NUM_ROWS))
             assert loader.state_dict()["epoch"] == epoch + 1
 
 

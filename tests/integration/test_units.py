@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.processes import in_threads
 from tests.strategies import arrays_in
 
 import stoker
@@ -111,21 +111,8 @@ def test_ranks_that_start_together_count_once(options, tmp_path):
 
     def make(cache: Path, num_ranks: int) -> int:
         storage.reset_counts()
-        loaders: list[stoker.Loader] = []
-        threads = [
-            threading.Thread(
-                target=lambda rank=rank: loaders.append(
-                    stoker.Loader(
-                        dataset, batch_size=4, cache=cache, rank=rank, world_size=num_ranks, num_threads=1, **options
-                    )
-                )
-            )
-            for rank in range(num_ranks)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ranks = {"batch_size": 4, "cache": cache, "world_size": num_ranks, "num_threads": 1, **options}
+        loaders = in_threads(lambda rank: stoker.Loader(dataset, rank=rank, **ranks), range(num_ranks))
         assert len({str(loader.units) for loader in loaders}) == 1
         for loader in loaders:
             loader.close()

@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.processes import in_threads
 from tests.strategies import check_samples, sample_table
 from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC
@@ -16,7 +17,6 @@ from stoker import (
     FieldError,
     FieldMismatchError,
     Ragged,
-    SourceChangedError,
     SourceError,
     TransformError,
 )
@@ -135,29 +135,6 @@ def test_a_chunk_somebody_else_builds_is_left_to_them(store):
     assert builder.build(1)
 
 
-def test_threads_build_each_chunk_once(store):
-    transform = CountingTransform()
-    catalogue = opened(lake(sizes=(100,) * 8), transform=transform, transform_version="1")
-    builder = Builder(catalogue, store)
-    errors = []
-
-    def work():
-        try:
-            left = set(range(len(catalogue)))
-            while left:
-                left -= {i for i in left if builder.build(i)}
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert len(transform.seen) == len(set(transform.seen)) == len(catalogue)
-
-
 def test_with_a_transform_the_first_chunk_with_samples_says_what_a_sample_is(store, tmp_path):
     transform = CountingTransform()
     options = {"filters": [("id", ">=", 120)], "transform": transform, "transform_version": "1"}
@@ -255,16 +232,6 @@ def test_nulls_without_an_answer_name_the_fragment(store):
     assert any("lake/a.parquet row group 0" in note for note in caught.value.__notes__)
 
 
-def test_a_changed_object_is_never_built_from(store):
-    storage = lake()
-    catalogue = opened(storage)
-    list(catalogue.read(1))  # what was read whole with its footer
-    write_parquet(storage, sample_table(100, first=500), url="lake/0.parquet", row_group_size=50)
-    with pytest.raises(SourceChangedError):
-        Builder(catalogue, store).build(0)
-    assert not store.has(catalogue.key(0))
-
-
 def test_a_source_that_fails_names_stage_and_fragment(store):
     storage = lake()
     opened(storage)
@@ -291,33 +258,6 @@ def test_stages_are_told_with_their_bytes(store):
 
 
 # ---------------------------------------------------------------------- warm
-
-
-def test_warming_builds_everything_and_a_second_time_nothing(store):
-    storage = lake()
-    catalogue = opened(storage)
-    told = []
-    progress = warm(Builder(catalogue, store), pool=AdaptivePool(3), on_progress=told.append)
-    assert (progress.num_done, progress.num_found, progress.num_samples) == (len(catalogue), 0, 194)
-    assert progress.size_bytes == store.disk.folder.count_bytes()
-    assert [step.num_done for step in told] == list(range(len(catalogue) + 1))
-    storage.reset_counts()
-    assert warm(Builder(catalogue, store), pool=AdaptivePool(3)).num_found == len(catalogue)
-    assert storage.num_calls == 0
-
-
-def test_warming_that_was_stopped_goes_on_where_it_was(store):
-    transform = CountingTransform()
-    catalogue = opened(lake(), transform=transform, transform_version="1")
-    stop = threading.Event()
-
-    def stop_at_two(progress):
-        if progress.num_done == 2:
-            stop.set()
-
-    assert warm(Builder(catalogue, store), pool=AdaptivePool(1), on_progress=stop_at_two, stop_event=stop).num_done == 2
-    assert warm(Builder(catalogue, store), pool=AdaptivePool(1)).num_done == len(catalogue)
-    assert len(transform.seen) == len(catalogue)
 
 
 def test_warming_a_cache_that_is_too_small_keeps_what_fits_and_says_so(tmp_path):
@@ -403,11 +343,7 @@ def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_pa
         assert not store.has(catalogue.key(chunks[0]))
         files.let_go.set()
         first.join()
-        others = [threading.Thread(target=builder.build, args=(i,)) for i in chunks[2:]]
-        for thread in others:
-            thread.start()
-        for thread in others:
-            thread.join()
+        in_threads(builder.build, chunks[2:])
         assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
     assert len(chunks) >= 3
     assert crowd.most == 1
@@ -436,11 +372,7 @@ def test_as_many_fetch_as_there_are_threads_and_no_more_compute_than_may(tmp_pat
         chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
         crowd.most, crowd.are_two, crowd.patience_s = 0, threading.Event(), 30
         storage.is_open = True
-        threads = [threading.Thread(target=builder.build, args=(i,)) for i in chunks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(builder.build, chunks)
         assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
     assert len(chunks) == 8  # so all of them were reading at once, or the barrier would have broken
     assert crowd.most == 2

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.processes import in_threads
 
 import stoker
 from stoker import CacheError
@@ -126,11 +127,7 @@ def test_the_count_is_held_by_one_at_a_time(locks, folder):
                 most.append(len(inside))
                 inside.pop()
 
-    threads = [threading.Thread(target=work, args=(held,)) for held in (locks, locks, other, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, [locks, locks, other, other])
     other.close()
     assert set(most) == {1}
 

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.processes import in_threads
 from tests.unit.cache.chunk_files import about_of, read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
@@ -166,11 +167,7 @@ def test_publishing_again_replaces_the_file_and_counts_it_once(store):
 
 
 def test_threads_that_publish_at_once_lose_nothing(store):
-    threads = [threading.Thread(target=put, args=(store, i)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda i: put(store, i), range(16))
     assert there(store) == set(range(16))
     assert admin.verify(store).corrupt == ()
 
@@ -434,22 +431,8 @@ def test_a_cache_of_another_version_is_refused(store, folder):
 
 
 def test_many_threads_may_open_a_new_folder_at_once(folder):
-    stores, errors = [], []
-
-    def work():
-        try:
-            stores.append(Store(folder))
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for store in stores:
+    for store in in_threads(Store, [folder] * 10):
         store.close()
-    assert errors == []
     assert json.loads((folder / "stoker-cache.json").read_text())["version"] == 2
     assert [path.name for path in folder.iterdir() if path.name.count(".json.")] == []
 

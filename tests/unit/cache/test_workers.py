@@ -143,14 +143,6 @@ def test_what_an_interrupted_call_had_asked_for_is_not_the_answer_to_the_next_on
     assert multiprocessing.active_children() == []
 
 
-def test_a_chunk_another_process_builds_is_left_to_it(made, store):
-    catalogue, builder = made(doubled, num_processes=1)
-    builder.find_spec()
-    with store.try_lock(catalogue.key(1)):
-        assert not builder.build(1)
-    assert builder.build(1)
-
-
 def test_a_transform_that_cannot_be_sent_to_a_process_is_a_value_error_with_the_way_out(tmp_path):
     folder = write_files(tmp_path / "data", [10])
     dataset = stoker.Dataset(folder, transform=lambda table: table, transform_version="1")

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.processes import in_threads
 
 from stoker.loader import temporary
 from stoker.loader.temporary import OwnedFolder
@@ -94,7 +95,7 @@ def test_a_thread_that_still_writes_leaves_nothing(tmp_path):
 def test_whoever_makes_one_while_others_sweep_has_it(tmp_path):
     lost = []
 
-    def make() -> None:
+    def make(_) -> None:
         for _ in range(60):
             folder = folder_in(tmp_path)
             folder.make()
@@ -102,11 +103,7 @@ def test_whoever_makes_one_while_others_sweep_has_it(tmp_path):
                 lost.append(folder.path)
             folder.close()
 
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(make, range(8))
     assert lost == []
     assert left_in(tmp_path) == []
 

@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.processes import in_threads
 
 from stoker.metrics.stages import Stages, StageTotal
 
@@ -21,11 +22,7 @@ def spans_of(stages):
 
 def test_totals_add_up_over_threads():
     stages = Stages()
-    threads = [threading.Thread(target=lambda: [stages("read", 0, 500, 3) for _ in range(1000)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: [stages("read", 0, 500, 3) for _ in range(1000)], range(4))
     stages("wait", 10, 30, 0)
     assert stages.totals() == {
         "read": StageTotal(num_calls=4000, busy_s=2e-3, num_bytes=12000),
