@@ -71,17 +71,6 @@ def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes
         np.testing.assert_array_equal(whole["x"][:, j], table[name].to_numpy())
 
 
-def test_the_widest_and_the_lowest_integers_survive_being_widened():
-    for kind in SOURCES[:7]:
-        info = np.iinfo(kind)
-        values = np.array([info.min, info.max, 0], kind)
-        target = np.dtype("uint64" if kind[0] == "u" else "int64")
-        spec = Spec((entry("x", target, shape=(1,)),))
-        stack = Pieces(target, (3, 1), [Piece(0, (values,))])
-        records = packed({"x": stack}, spec, 3, step=2)
-        assert records.view(target).tolist() == values.tolist()
-
-
 def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_address():
     with pytest.raises(ValueError, match="one length"):
         Piece(0, (np.zeros(3), np.zeros(2)))

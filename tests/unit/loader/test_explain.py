@@ -44,15 +44,6 @@ def test_padding_is_marked_where_the_batch_is_filled_up(folder):
     assert last.is_padding.sum() == 600 - 535
 
 
-def test_a_row_is_found_in_the_step_and_rank_that_explain_it(folder):
-    with Loader(Dataset(folder, chunk_size="6kB"), batch_size=7, rank=1, world_size=2, shuffle=True, seed=1) as loader:
-        for step in range(0, len(loader), 5):
-            for row in loader.explain(step, epoch=4)[:3]:
-                use = loader.find(row.url, row.row_group, row.row, epoch=4)
-                assert (use.epoch, use.step, use.rank) == (4, step, 1)
-                assert (use.chunk, use.chunk_row) == (row.chunk, row.chunk_row)
-
-
 def test_a_dropped_row_has_no_step(folder):
     with Loader(Dataset(folder), batch_size=500, remainder="drop") as loader:
         assert loader.find("part-00000.parquet", 0, 5).step == 0

@@ -171,34 +171,6 @@ def test_lists_of_lists_come_out_whole(lengths, num, is_placed, seed):
     assert out[: 8 * len(expected)].view(np.int64).tolist() == expected
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    value_bytes=st.sampled_from([1, 2, 3, 4, 8, 24]),
-    mix=st.sampled_from([(0, 300), (0, 1_200), (500, 1_200), (510, 514), (0, 30_000), (4_000, 4_200)]),
-    shift=st.sampled_from([0, 8]),
-)
-@examples(15)
-def test_lists_of_any_length_are_copied_whole(seed, value_bytes, mix, shift):
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(*mix, 500, endpoint=True) // value_bytes
-    lengths[rng.integers(0, 500, 20)] = rng.integers(0, 9_000 // value_bytes, 20)
-    lengths[rng.integers(0, 500, 20)] = 0
-    ends = np.cumsum(lengths)
-    values = rng.integers(0, 256, (int(ends[-1]), value_bytes), dtype=np.uint8)
-    index = rng.integers(0, 500, int(1.2 * (1 << 20) / (float(lengths.mean()) * value_bytes)) + 1)
-    layout = TableLayout(0)
-    layout.add_field(value_bytes, is_nested=False)
-    window = window_of([[offsets_of(lengths), values]], layout)
-    offsets = np.empty((1, len(index) + 1), dtype=np.int64)
-    found = Rows([(window, 0, np.zeros_like(index), index)]).find(0, offsets)
-    out, check = guarded(found.num_bytes, shift)
-    found.copy(out)
-    starts = (ends - lengths)[index]
-    expected = np.concatenate([values[a : a + n] for a, n in zip(starts, lengths[index], strict=True)])
-    np.testing.assert_array_equal(out[: expected.size], expected.reshape(-1))
-    check()
-
-
 @given(units=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 40), st.integers(0, 5))))
 def test_the_rows_of_units_are_those_that_lie_side_by_side_from_their_first_on(units):
     slot, first, counts = np.array(units, dtype=np.int64).reshape(-1, 3).T.copy()
