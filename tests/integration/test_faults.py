@@ -15,7 +15,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ for _module in ("moto", "flask", "flask_cors", "aiohttp", "fsspec"):
 from tests.integration import faults
 from tests.integration.faults import FAULTS, MIRROR_OPERATIONS, RANKS, SCHEMES, SOURCE_OPERATIONS, Door
 from tests.integration.s3_server import S3Server
+from tests.integration.web_server import serving
 
 from stoker import Cache, Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
 from stoker.storage.failures import RetryingStorage
@@ -76,31 +76,6 @@ class Objects:
         mirror = f"{self.url}mirror/"
         found = RetryingStorage(storage_for(mirror, storage_options=self.options)).list(mirror)
         return {info.url.removeprefix(self.url): info.size_bytes for info in found}
-
-
-class _Files(SimpleHTTPRequestHandler):
-    def do_GET(self):
-        path = Path(self.translate_path(self.path))
-        wanted = self.headers.get("Range")
-        if wanted is None or not path.is_file():
-            return super().do_GET()
-        first, last = (int(part) for part in wanted.removeprefix("bytes=").split("-"))
-        body = path.read_bytes()
-        self.send_response(206)
-        self.send_header("Content-Range", f"bytes {first}-{min(last, len(body) - 1)}/{len(body)}")
-        self.send_header("Content-Length", str(len(body[first : last + 1])))
-        self.end_headers()
-        self.wfile.write(body[first : last + 1])
-        return None
-
-    def end_headers(self):
-        path = Path(self.translate_path(self.path))
-        if path.is_file():
-            self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
-        super().end_headers()
-
-    def log_message(self, *args):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -154,12 +129,8 @@ def rclone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def web(tmp_path_factory):
     folder = tmp_path_factory.mktemp("web")
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="web")
-        thread.start()
-        yield folder, f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(folder) as place:
+        yield folder, place
 
 
 @pytest.fixture(scope="module")

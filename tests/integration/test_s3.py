@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import multiprocessing
 import sys
 import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,6 +15,7 @@ for _module in ("moto", "flask", "flask_cors"):
     pytest.importorskip(_module, reason="needs an S3 server: pip install 'moto[s3]' flask flask-cors")
 
 from tests.integration.s3_server import S3Server, refusal
+from tests.integration.web_server import serving
 from tests.strategies import check_samples, sample_table, write_files
 
 from stoker import Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
@@ -200,16 +198,6 @@ def test_an_object_overwritten_after_listing_is_an_error_that_names_it(server, l
     assert caught.value.url == url
 
 
-def test_an_object_deleted_after_listing_is_missing(server, lake):
-    catalogue = Dataset(lake, storage_options=server.options()).open(wait=again_at_once)
-    path = catalogue.files[0].url.removeprefix("s3:/")
-    list(catalogue.read(0))  # what was read whole with its footer
-    server.fault = lambda environ: refusal(404, "NoSuchKey") if environ["PATH_INFO"] == path else None
-    with pytest.raises(SourceMissingError) as caught:
-        list(catalogue.read(0))
-    assert caught.value.url == catalogue.files[0].url
-
-
 def test_a_storage_reads_what_was_put_in_place_of_an_object_it_has_open(server, bucket):
     storage = storage_for(bucket, storage_options=server.options())
     url = f"{bucket}/a"
@@ -270,18 +258,6 @@ def test_a_refused_read_says_why_however_short_it_is(server, bucket, num_bytes):
     server.fault = lambda environ: refusal(403, "AccessDenied") if environ["REQUEST_METHOD"] == "GET" else None
     with pytest.raises(SourceError, match=r"AccessDenied.*credentials"):
         storage.read(f"{bucket}/a", 0, num_bytes)
-
-
-def test_a_throttling_store_is_asked_again(server, lake):
-    answers = itertools.chain([refusal(503, "SlowDown")] * (NUM_TRIES - 1), itertools.repeat(None))
-    lock = threading.Lock()
-
-    def fault(environ):
-        with lock:
-            return next(answers)
-
-    server.fault = fault
-    assert len(rows(lake, server)) == 600
 
 
 def test_a_store_that_stays_down_is_given_up_with_its_name(server, lake):
@@ -432,44 +408,12 @@ def test_credentials_in_a_url_are_refused_since_urls_are_shown():
     assert "hush" not in str(caught.value)
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    """Files of a folder, whole or in ranges."""
-
-    gives_ranges = True
-
-    def do_GET(self):
-        path = Path(self.translate_path(self.path))
-        wanted = self.headers.get("Range")
-        if wanted is None or not self.gives_ranges or not path.is_file():
-            super().do_GET()
-            return
-        first, last = (int(part) for part in wanted.removeprefix("bytes=").split("-"))
-        content = path.read_bytes()
-        self.send_response(206)
-        self.send_header("Content-Range", f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}")
-        self.send_header("Content-Length", str(len(content[first : last + 1])))
-        self.end_headers()
-        self.wfile.write(content[first : last + 1])
-
-    def log_message(self, *args):
-        pass
-
-
-class _WholeHandler(_Handler):
-    gives_ranges = False
-
-
 @pytest.fixture
-def web(request, tmp_path):
+def web(tmp_path):
     pytest.importorskip("fsspec", reason="http:// is opened through fsspec: pip install 'stoker[fsspec]'")
     pytest.importorskip("aiohttp", reason="http:// through fsspec needs aiohttp")
-    handler = functools.partial(getattr(request, "param", _Handler), directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="web")
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(tmp_path) as place:
+        yield f"http://{place}"
 
 
 def test_http_is_read_through_fsspec(web, tmp_path):
@@ -487,13 +431,6 @@ def test_http_is_read_through_fsspec(web, tmp_path):
         assert num_samples == expected
     with pytest.raises(SourceMissingError, match=r"nothing\.parquet"):
         Dataset(f"{web}/lake/nothing.parquet").open()
-
-
-@pytest.mark.parametrize("web", [_WholeHandler], indirect=True)
-def test_a_web_server_that_knows_no_ranges_is_told_by_name(web, tmp_path):
-    write_files(tmp_path, [5_000])
-    with pytest.raises(SourceError, match="ranges"):
-        Dataset(f"{web}/part-00000.parquet").open(wait=again_at_once)
 
 
 def test_memory_is_read_through_fsspec():

@@ -110,15 +110,6 @@ def test_a_scheme_nobody_knows_is_an_error_that_names_it():
         storage_for("nosuch://a/b")
 
 
-def test_without_fsspec_the_error_says_what_to_install(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "fsspec", None)
-    monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(ValueError, match=r"pip install stoker\[fsspec\]"):
-        storage_for("memory://a")
-
-
 @pytest.mark.parametrize(
     ("url", "option"), [("s3://b/a", "region"), ("gs://b/a", "access_token"), ("abfss://b@c.d/a", "account_name")]
 )
