@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -76,18 +77,6 @@ size_t mapped_bytes(int fd, size_t num_bytes) {
   }
 }
 
-bool has_changed(const char* name, const FileVersion& version) {
-  struct stat about;
-  if (version.inode < 0 || stat(name, &about) != 0) return true;
-#if defined(__APPLE__)
-  const timespec& time = about.st_mtimespec;
-#else
-  const timespec& time = about.st_mtim;
-#endif
-  return static_cast<int64_t>(about.st_ino) != version.inode || static_cast<int64_t>(about.st_size) != version.size_bytes ||
-         static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec != version.mtime_ns;
-}
-
 // Memories that are in use at one time where nobody is slow: one window is used, the next one read.
 constexpr size_t kNumWanted = 2;
 // How long to wait for one of them before another is taken. The window before the last one is given back a few batches
@@ -113,14 +102,7 @@ struct Piece {
   uint8_t* to;
 };
 
-struct Failure {
-  int error = 0;
-  size_t missing_bytes = 0;
-
-  explicit operator bool() const { return error || missing_bytes; }
-};
-
-Failure read(const Piece& piece) {
+void read(const Piece& piece) {
   for (size_t done = 0; done < piece.num_bytes;) {
     const size_t asked = round_up(piece.num_bytes, page_bytes()) - done;
     const ssize_t got = pread(piece.fd, piece.to + done, asked, static_cast<off_t>(piece.offset + done));
@@ -128,24 +110,28 @@ Failure read(const Piece& piece) {
       done += static_cast<size_t>(got);
       continue;
     }
-    if (got == 0) return {0, piece.num_bytes - done};
+    if (got == 0) {
+      const std::string missing = std::to_string(piece.num_bytes - done);
+      throw std::system_error(EIO, std::generic_category(), "the file ends " + missing + " bytes too early");
+    }
     if (errno == EINTR) continue;
     const int error = errno, flags = kDirect ? fcntl(piece.fd, F_GETFL) : 0;
     // A file system that takes the flag and then wants other borders, or has none.
-    if (error != EINVAL || flags < 0 || !(flags & kDirect)) return {error, 0};
+    if (error != EINVAL || flags < 0 || !(flags & kDirect)) throw std::system_error(error, std::generic_category(), "pread");
     fcntl(piece.fd, F_SETFL, flags & ~kDirect);
   }
-  return {};
 }
 
 // Reads all pieces; the first failure ends it.
-Failure read_all(std::span<const Piece> pieces) {
+void read_all(std::span<const Piece> pieces) {
   std::atomic<size_t> next = 0;
   std::atomic<bool> has_failed = false;
-  Failure failure;
+  std::exception_ptr failure;
   const auto work = [&] {
-    for (size_t i; !has_failed && (i = next++) < pieces.size();) {
-      if (const Failure found = read(pieces[i]); found && !has_failed.exchange(true)) failure = found;
+    try {
+      for (size_t i; !has_failed && (i = next++) < pieces.size();) read(pieces[i]);
+    } catch (...) {
+      if (!has_failed.exchange(true)) failure = std::current_exception();
     }
   };
   std::vector<std::thread> threads;
@@ -156,7 +142,7 @@ Failure read_all(std::span<const Piece> pieces) {
   }
   work();
   for (std::thread& thread : threads) thread.join();
-  return failure;
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -256,17 +242,16 @@ void bring_in([[maybe_unused]] int fd, [[maybe_unused]] size_t offset, [[maybe_u
 #endif
 }
 
-size_t find_changed_files(const KnownFiles& known, std::span<const int64_t> files, std::span<bool> changed,
-                          int64_t patience_ns) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  const auto patience = std::chrono::nanoseconds(patience_ns);
-  for (size_t i = 0; i < files.size(); ++i) {
-    const size_t file = static_cast<size_t>(files[i]);
-    changed[i] = has_changed(known.names + file * known.name_bytes, known.versions[file]);
-    if (Clock::now() - start > patience) return i + 1;
-  }
-  return files.size();
+bool has_changed(const char* name, const FileVersion& version) {
+  struct stat about;
+  if (version.inode < 0 || stat(name, &about) != 0) return true;
+#if defined(__APPLE__)
+  const timespec& time = about.st_mtimespec;
+#else
+  const timespec& time = about.st_mtim;
+#endif
+  return static_cast<int64_t>(about.st_ino) != version.inode || static_cast<int64_t>(about.st_size) != version.size_bytes ||
+         static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec != version.mtime_ns;
 }
 
 struct WindowMemory::State {
@@ -289,31 +274,24 @@ WindowMemory::WindowMemory() : state_(std::make_shared<State>()) {}
 std::shared_ptr<Mapping> WindowMemory::take(size_t num_bytes, bool waits) {
   State& state = *state_;
   std::unique_ptr<Mapping> found;
-  {
-    std::unique_lock lock(state.mutex);
-    state.num_unused = 0;
-    if (waits && state.num_given >= kNumWanted && state.free.empty()) {
-      state.changed.wait_for(lock, kWait, [&] { return state.num_given < kNumWanted || !state.free.empty(); });
-    }
-    state.num_needed = std::max(state.num_needed, ++state.num_given);
-    const auto fits = std::find_if(state.free.begin(), state.free.end(),
-                                   [&](const auto& mapping) { return mapping->num_bytes >= num_bytes; });
-    if (fits != state.free.end()) {
-      found = std::move(*fits);
-      state.free.erase(fits);
-    } else {
-      state.free.clear();  // too small for what is needed now
-    }
-  }
-  try {
+  std::unique_lock lock(state.mutex);
+  state.num_unused = 0;
+  if (waits && state.num_given >= kNumWanted && state.free.empty())
+    state.changed.wait_for(lock, kWait, [&] { return state.num_given < kNumWanted || !state.free.empty(); });
+  const auto fits = std::ranges::find_if(state.free, [&](const auto& mapping) { return mapping->num_bytes >= num_bytes; });
+  if (fits != state.free.end()) {
+    found = std::move(*fits);
+    state.free.erase(fits);
+  } else {
+    state.free.clear();  // too small for what is needed now
+    lock.unlock();
     // Windows differ in size: a quarter more. Addresses beyond what is read cost nothing. Read into whole huge pages, a
     // disk gives 2.1 to 2.6 GB/s here, into pages of 4 KiB 1.3 to 1.8.
-    if (!found) found = std::make_unique<Mapping>(num_bytes + num_bytes / 4);
-  } catch (...) {
-    const std::lock_guard lock(state.mutex);
-    --state.num_given;
-    throw;
+    found = std::make_unique<Mapping>(num_bytes + num_bytes / 4);
+    lock.lock();
   }
+  state.num_needed = std::max(state.num_needed, ++state.num_given);
+  lock.unlock();
   return {found.release(), [state = state_](Mapping* mapping) { state->give(std::unique_ptr<Mapping>(mapping)); }};
 }
 
@@ -332,25 +310,20 @@ size_t WindowMemory::num_free() const {
   return state_->free.size();
 }
 
-std::vector<ChunkMap> read_chunks(std::span<const ChunkFile> files, WindowMemory& memory, bool waits) {
+std::vector<ChunkMap> read_chunks(const std::vector<ChunkFile>& files, WindowMemory& memory, bool waits) {
   size_t end = 0;
-  for (const ChunkFile& file : files) end += round_up(file.num_bytes, page_bytes());
+  for (const auto& [fd, num_bytes] : files) end += round_up(num_bytes, page_bytes());
   const std::shared_ptr<Mapping> target = memory.take(end + kReadBehind, waits);
   std::vector<ChunkMap> chunks;
   std::vector<Piece> pieces;
   uint8_t* at = target->begin;
-  for (const ChunkFile& file : files) {
-    chunks.emplace_back(target, at, file.num_bytes);
-    for (size_t begin = 0; begin < file.num_bytes; begin += kPieceBytes) {
-      pieces.push_back({file.fd, begin, std::min(kPieceBytes, file.num_bytes - begin), at + begin});
-    }
-    at += round_up(file.num_bytes, page_bytes());
+  for (const auto& [fd, num_bytes] : files) {
+    chunks.emplace_back(target, at, num_bytes);
+    for (size_t begin = 0; begin < num_bytes; begin += kPieceBytes)
+      pieces.push_back({fd, begin, std::min(kPieceBytes, num_bytes - begin), at + begin});
+    at += round_up(num_bytes, page_bytes());
   }
-  if (const Failure failure = read_all(pieces)) {
-    const int error = failure.error ? failure.error : EIO;
-    throw std::system_error(error, std::generic_category(),
-                            failure.error ? "pread" : "the file ends " + std::to_string(failure.missing_bytes) + " bytes too early");
-  }
+  read_all(pieces);
   return chunks;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace stoker {
@@ -85,22 +86,13 @@ size_t cached_bytes(int fd, size_t num_bytes);
 // the disk is none here: it shows when the part is read.
 void bring_in(int fd, size_t offset, size_t num_bytes);
 
-// Which file a name stands for: its inode, when it was written, how long it is.
+// Which file a name stands for: its inode, below zero for none, when it was written, how long it is.
 struct FileVersion {
   int64_t inode, mtime_ns, size_bytes;
 };
 
-// Files by name, each of `name_bytes`, zeros behind it, at least one; and which each was, an inode below zero for none.
-struct KnownFiles {
-  const char* names;
-  size_t name_bytes;
-  std::span<const FileVersion> versions;
-};
-
-// Looks at some of the files, notes which are not there any more or are other ones, and returns how many it looked at:
-// all of them, or fewer once `patience_ns` is over.
-size_t find_changed_files(const KnownFiles& known, std::span<const int64_t> files, std::span<bool> changed,
-                          int64_t patience_ns);
+// Whether a file is not there any more, or is another one.
+bool has_changed(const char* name, const FileVersion& version);
 
 // Chunk files read past the page cache, into memory that windows use one after the other.
 //
@@ -133,10 +125,7 @@ class WindowMemory {
   std::shared_ptr<State> state_;
 };
 
-struct ChunkFile {
-  int fd;
-  size_t num_bytes;
-};
+using ChunkFile = std::pair<int, size_t>;  // its descriptor, and how many bytes it has
 
 // Reads files, side by side, by some threads of its own, and returns them in memory.
 //
@@ -147,6 +136,6 @@ struct ChunkFile {
 // whole pages can be read. `waits`: see `WindowMemory::take`.
 //
 // Throws std::system_error: the disk failed, or a file is shorter than it was.
-std::vector<ChunkMap> read_chunks(std::span<const ChunkFile> files, WindowMemory& memory, bool waits);
+std::vector<ChunkMap> read_chunks(const std::vector<ChunkFile>& files, WindowMemory& memory, bool waits);
 
 }  // namespace stoker

@@ -322,8 +322,7 @@ void FoundLists::lay_out(std::span<const int64_t> chosen) {
       begins[f] = -1;
       continue;
     }
-    const size_t size = static_cast<size_t>(borders(f, num_rows) * group.value_bytes[f]);
-    num_bytes += (size + kLineBytes - 1) / kLineBytes * kLineBytes + kLineBytes;
+    num_bytes += (size_of(f) + kLineBytes - 1) / kLineBytes * kLineBytes + kLineBytes;
   }
 }
 
@@ -357,7 +356,8 @@ void find_lists(const Rows& rows, size_t group, FoundLists& found, RecordTarget 
 }
 
 size_t distinct(std::span<const int64_t> slot, std::span<const int64_t> row, std::span<const int64_t> sizes,
-                int64_t* found_slot, int64_t* found_row, int32_t* number, int64_t* counts) {
+                std::span<int64_t> found_slot, std::span<int64_t> found_row, std::span<int32_t> number,
+                std::span<int64_t> counts) {
   // Half empty at least, so that a place is found in a try or two. What stands there below `before` is another batch's.
   const size_t most = sizes.empty() ? 0 : static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
   size_t mask = 1;
@@ -393,7 +393,7 @@ size_t distinct(std::span<const int64_t> slot, std::span<const int64_t> row, std
 }
 
 void expand(std::span<const int64_t> slot, std::span<const int64_t> first, std::span<const int64_t> offsets,
-            int64_t* found_slot, int64_t* found_row) {
+            std::span<int64_t> found_slot, std::span<int64_t> found_row) {
   for (size_t i = 0; i < slot.size(); ++i) {
     for (int64_t k = offsets[i]; k < offsets[i + 1]; ++k) {
       found_slot[k] = slot[i];

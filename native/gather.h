@@ -99,10 +99,11 @@ struct FoundLists {
   // Copies all values to where `lay_out` has put them; behind each field there is room for a line that is written over.
   void copy(uint8_t* out) const;
 
- private:
-  int64_t borders(size_t field, size_t row) const {
-    return group.is_nested ? value_offsets[row] : offsets[field * (num_rows + 1) + row];
+  // Where the values of each row begin among those of a field, and the end [B + 1].
+  const int64_t* borders(size_t field) const {
+    return group.is_nested ? value_offsets.data() : offsets + field * (num_rows + 1);
   }
+  size_t size_of(size_t field) const { return static_cast<size_t>(borders(field)[num_rows] * group.value_bytes[field]); }
 };
 
 void take_records(const Rows& rows, RecordTarget target);
@@ -122,10 +123,11 @@ void copy_lists(const uint8_t* const* sources, int64_t value_bytes, std::span<co
 //   found   the different ones, batch by batch  number    which of its batch's each sample has [B]
 //   counts  different ones of each batch [N]
 size_t distinct(std::span<const int64_t> slot, std::span<const int64_t> row, std::span<const int64_t> sizes,
-                int64_t* found_slot, int64_t* found_row, int32_t* number, int64_t* counts);
+                std::span<int64_t> found_slot, std::span<int64_t> found_row, std::span<int32_t> number,
+                std::span<int64_t> counts);
 
 // Writes slot and row of each of some consecutive rows, for every unit.
 void expand(std::span<const int64_t> slot, std::span<const int64_t> first, std::span<const int64_t> offsets,
-            int64_t* found_slot, int64_t* found_row);
+            std::span<int64_t> found_slot, std::span<int64_t> found_row);
 
 }  // namespace stoker

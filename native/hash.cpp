@@ -112,8 +112,6 @@ STOKER_INLINE uint64_t hash_at(const uint8_t* at, size_t num) {
 
 }  // namespace
 
-uint64_t hash(std::span<const uint8_t> bytes) { return hash_at(bytes.data(), bytes.size()); }
-
 STOKER_VERSIONS
 bool hash_strings(std::span<const uint8_t> data, std::span<const int64_t> offsets, uint64_t num_buckets,
                   std::span<int64_t> out) {

@@ -8,8 +8,6 @@
 
 namespace stoker {
 
-uint64_t hash(std::span<const uint8_t> bytes);
-
 // Writes the bucket of each string, its hash modulo `num_buckets`. `offsets` says where each begins in `data`, and the
 // last one ends; false where they lead out of it.
 bool hash_strings(std::span<const uint8_t> data, std::span<const int64_t> offsets, uint64_t num_buckets,

@@ -33,22 +33,14 @@ struct List {
 
   STOKER_INLINE size_t begin(size_t i) const { return static_cast<size_t>(offsets[i]) * value_bytes; }
   STOKER_INLINE size_t num_bytes(size_t i) const { return begin(i + 1) - begin(i); }
-};
-
-// Fields side by side that are copied together.
-struct Fields {
-  std::span<const int64_t> value_bytes, begins;
-  const uint8_t* const* sources;  // [F, B]
-  const int64_t* offsets;         // [F, B + 1]
-  size_t num_rows;
+  STOKER_INLINE void ask(size_t i) const { prefetch_row(sources[i], num_bytes(i)); }
 };
 
 STOKER_VERSIONS
 void copy_each(List lists, size_t num, uint8_t* out) {
-  for (size_t i = 0; i < std::min(kListsAhead, num); ++i) prefetch_row(lists.sources[i], lists.num_bytes(i));
+  for (size_t i = 0; i < std::min(kListsAhead, num); ++i) lists.ask(i);
   for (size_t i = 0; i < num; ++i) {
-    const size_t next = i + kListsAhead;
-    if (next < num) prefetch_row(lists.sources[next], lists.num_bytes(next));
+    if (i + kListsAhead < num) lists.ask(i + kListsAhead);
     copy_exactly(out + lists.begin(i), lists.sources[i], lists.num_bytes(i));
   }
 }
@@ -65,16 +57,15 @@ STOKER_VERSIONS
 void stream_each(List lists, size_t num, uint8_t* out) {
   alignas(kLineBytes) uint8_t stage[kStageBytes + kLineBytes];
   size_t filled = 0;  // bytes in the stage; `out` moves on behind whole lines
-  for (size_t i = 0; i < std::min(kListsAhead, num); ++i) prefetch_row(lists.sources[i], lists.num_bytes(i));
+  for (size_t i = 0; i < std::min(kListsAhead, num); ++i) lists.ask(i);
   for (size_t i = 0; i < num; ++i) {
-    const size_t next = i + kListsAhead;
-    if (next < num) prefetch_row(lists.sources[next], lists.num_bytes(next));
+    if (i + kListsAhead < num) lists.ask(i + kListsAhead);
     const uint8_t* source = lists.sources[i];
     size_t left = lists.num_bytes(i);
     const bool is_long = left >= kLongListBytes;
     if (is_long) {
       const size_t head = (kLineBytes - filled % kLineBytes) % kLineBytes;
-      copy_exactly(stage + filled, source, head);
+      copy<kLineBytes>(stage + filled, source);  // the list has as many bytes, and the stage has room
       filled += head, source += head, left -= head;
     }
     if (is_long || filled + left > kStageBytes) {
@@ -124,15 +115,15 @@ constexpr size_t kStageRoom = 3 * kLineBytes;
 // Pieces that are written down at once: as many as one vector register has room for.
 constexpr size_t kSteps = 8;
 
-struct Piece {
+struct Pieces {
   std::unique_ptr<uint64_t[]> sources, targets;  // addresses, and places in the target
   size_t num = 0;
 
-  explicit Piece(size_t most)
+  explicit Pieces(size_t most)
       : sources(std::make_unique_for_overwrite<uint64_t[]>(most)),
         targets(std::make_unique_for_overwrite<uint64_t[]>(most)) {}
 
-  STOKER_INLINE void swap(Piece& other) noexcept {
+  STOKER_INLINE void swap(Pieces& other) noexcept {
     sources.swap(other.sources), targets.swap(other.targets);
     std::swap(num, other.num);
   }
@@ -148,9 +139,11 @@ STOKER_INLINE void write_steps(uint64_t* out, uint64_t first) {
 
 class InPieces {
  public:
-  InPieces(const Fields& fields, uint8_t* out, bool streams)
-      : fields_(fields), num_fields_(fields.value_bytes.size()), out_(out), streams_(streams),
-        now_(most()), next_(most()), shifts_(num_fields_), next_shifts_(num_fields_) {
+  // Of fields [first, last) of what was found.
+  InPieces(const FoundLists& found, size_t first, size_t last, uint8_t* out, bool streams)
+      : num_fields_(last - first), num_rows_(found.num_rows), value_bytes_(found.group.value_bytes.data() + first),
+        begins_(found.begins.data() + first), sources_(found.sources.get() + first * num_rows_), offsets_(found.borders(first)),
+        out_(out), streams_(streams), now_(most()), next_(most()), shifts_(num_fields_), next_shifts_(num_fields_) {
     if (!streams) return;
     const size_t room = kBlockBytes + (num_fields_ + 1) * kStageRoom;
     memory_ = std::make_unique_for_overwrite<uint8_t[]>(room + (num_fields_ + 1) * kLineBytes);
@@ -171,8 +164,8 @@ class InPieces {
       copy_pieces();
       if (streams_) send(start, stop);
       if (is_long) copy_long(row);
-      if (streams_) begin_stages(next_start, row == fields_.num_rows);
-      if (row == fields_.num_rows) break;
+      if (streams_) begin_stages(next_start, row == num_rows_);
+      if (row == num_rows_) break;
       start = next_start, stop = next_stop;
       now_.swap(next_);
     }
@@ -182,10 +175,9 @@ class InPieces {
  private:
   size_t most() const { return kBlockBytes / kLineBytes + kRows * num_fields_ + kSteps; }
   STOKER_INLINE List list(size_t f) const {
-    return {fields_.sources + f * fields_.num_rows, fields_.offsets + f * (fields_.num_rows + 1),
-            static_cast<size_t>(fields_.value_bytes[f])};
+    return {sources_ + f * num_rows_, offsets_ + f * (num_rows_ + 1), static_cast<size_t>(value_bytes_[f])};
   }
-  STOKER_INLINE size_t begin_of(size_t f) const { return static_cast<size_t>(fields_.begins[f]); }
+  STOKER_INLINE size_t begin_of(size_t f) const { return static_cast<size_t>(begins_[f]); }
   // Where list `i` begins in the batch's values.
   STOKER_INLINE size_t place(size_t f, size_t i) const { return begin_of(f) + list(f).begin(i); }
 
@@ -196,7 +188,7 @@ class InPieces {
   }
 
   STOKER_INLINE size_t end_of_block(size_t start) const {
-    size_t num = std::min(kRows, fields_.num_rows - start);
+    size_t num = std::min(kRows, num_rows_ - start);
     while (num > 1 && num_bytes(start, start + num) > kBlockBytes) num /= 2;
     return start + num;
   }
@@ -277,11 +269,13 @@ class InPieces {
     }
   }
 
-  const Fields fields_;
-  const size_t num_fields_;
+  const size_t num_fields_, num_rows_;
+  const int64_t *const value_bytes_, *const begins_;
+  const uint8_t* const* const sources_;  // [F, B]
+  const int64_t* const offsets_;         // [F, B + 1]
   uint8_t* const out_;
   const bool streams_;
-  Piece now_, next_;
+  Pieces now_, next_;
   std::vector<size_t> shifts_, next_shifts_;
   std::unique_ptr<uint8_t[]> memory_;
   uint8_t *stages_ = nullptr, *rests_ = nullptr;  // a stage, and the line that is begun of it, for each field
@@ -300,23 +294,19 @@ void copy_lists(const uint8_t* const* sources, int64_t value_bytes, std::span<co
 }
 
 void FoundLists::copy(uint8_t* out) const {
-  const int64_t* all = group.is_nested ? value_offsets.data() : offsets;
-  const std::span<const int64_t> value_bytes = group.value_bytes, places = begins;
-  auto size_of = [&](size_t f) { return static_cast<size_t>(borders(f, num_rows) * value_bytes[f]); };
-  auto is_long = [&](size_t f) { return are_long(num_rows, size_of(f), kLongestInPieces); };
+  const auto is_long = [&](size_t f) { return are_long(num_rows, size_of(f), kLongestInPieces); };
   size_t total = 0;
   for (size_t f = 0; f < num_fields; ++f) total += begins[f] < 0 ? 0 : size_of(f);
   const bool streams = total >= kStreamedBytes && is_aligned(out);
   for (size_t f = 0, stop; f < num_fields; f = stop) {
     stop = f + 1;
     if (begins[f] < 0) continue;
-    const Fields some{{}, {}, sources.get() + f * num_rows, all + f * (num_rows + 1), num_rows};
     if (is_long(f)) {
-      copy_lists(some.sources, value_bytes[f], {some.offsets, num_rows + 1}, out + begins[f]);
+      copy_lists(sources.get() + f * num_rows, group.value_bytes[f], {borders(f), num_rows + 1}, out + begins[f]);
       continue;
     }
     while (stop < num_fields && begins[stop] >= 0 && !is_long(stop)) ++stop;
-    InPieces pieces({value_bytes.subspan(f, stop - f), places.subspan(f, stop - f), some.sources, some.offsets, num_rows}, out, streams);
+    InPieces pieces(*this, f, stop, out, streams);
     copy_in_pieces(pieces);
   }
 }

@@ -62,9 +62,7 @@ inline const int kRegisterBytes = [] {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
 }();
-#endif
 
-#if defined(__x86_64__)
 // Moves what a register holds past the caches, from `in` (%0) to `out` (%1).
 #define STOKER_STREAM(at, reg) "vmovups " #at "(%0), %%" #reg "\n\tvmovntps %%" #reg ", " #at "(%1)\n\t"
 #endif

@@ -8,6 +8,29 @@
 namespace stoker {
 namespace {
 
+// Rows that are mixed: more than lists usually are long, and few enough to walk through at every draw.
+constexpr int64_t kBlockRows = 32;
+
+// Writes the place of each position, in the order of its part.
+void permute_parts(const WindowOrder& order, std::span<const int64_t> position, std::span<int64_t> out) {
+  const size_t num_parts = order.keys.size();
+  const int64_t size = (order.stop - order.start) / static_cast<int64_t>(num_parts);
+  for (auto left = position; !left.empty();) {
+    const int64_t part = (left[0] - order.start) / size, first = order.start + part * size;
+    const auto is_beyond = [&](int64_t one) { return one < first || one >= first + size; };
+    const auto end = num_parts == 1 ? left.end() : std::ranges::find_if(left, is_beyond);
+    const std::span here(left.begin(), end);
+    const auto places = out.first(here.size());
+    left = left.subspan(here.size());
+    out = out.subspan(here.size());
+    if (order.shuffles) permute(here, first, static_cast<uint64_t>(size), order.keys[static_cast<size_t>(part)], places);
+    else
+      std::ranges::copy(here, places.begin());
+    if (part)
+      for (int64_t& one : places) one -= part * size;
+  }
+}
+
 // Turns places, given as `row`, into slots and rows.
 STOKER_VERSIONS
 void find(const WindowOrder& order, std::span<int64_t> slot, std::span<int64_t> row) {
@@ -78,34 +101,14 @@ int64_t find_mixed(const int64_t* cumulated, int64_t num_rows, int64_t place, ui
 
 }  // namespace
 
-void WindowOrder::place(std::span<const int64_t> position, std::span<int64_t> out) const {
-  const int64_t size = (stop - start) / static_cast<int64_t>(keys.size());
-  for (size_t begin = 0, end; begin < position.size(); begin = end) {
-    const int64_t part = keys.size() > 1 ? (position[begin] - start) / size : 0, first = start + part * size;
-    const auto is_beyond = [&](int64_t one) { return one < first || one >= first + size; };
-    end = keys.size() == 1 ? position.size()
-                           : static_cast<size_t>(std::find_if(position.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                              position.end(), is_beyond) -
-                                                 position.begin());
-    const auto here = position.subspan(begin, end - begin);
-    const auto places = out.subspan(begin, end - begin);
-    if (shuffles) permute(here, first, static_cast<uint64_t>(size), keys[static_cast<size_t>(part)], places);
-    else
-      std::copy(here.begin(), here.end(), places.begin());
-    if (part)
-      for (int64_t& one : places) one -= part * size;
-  }
-}
-
 void WindowOrder::locate(std::span<const int64_t> position, std::span<int64_t> slot, std::span<int64_t> row) const {
-  place(position, row);
+  permute_parts(*this, position, row);
   find(*this, slot, row);
 }
 
 void WindowOrder::locate_range(int64_t first, std::span<int64_t> slot, std::span<int64_t> row) const {
   std::iota(slot.begin(), slot.end(), first);  // where their slots will be
-  place(slot, row);
-  find(*this, slot, row);
+  locate(slot, slot, row);
 }
 
 void Draws::rows(std::span<const int64_t> chunk, std::span<const int64_t> draws, std::span<int64_t> out) const {

@@ -27,10 +27,6 @@ struct WindowOrder {
 
   // Writes the same for consecutive positions from `first` on.
   void locate_range(int64_t first, std::span<int64_t> slot, std::span<int64_t> row) const;
-
- private:
-  // Writes the place of each position, in the order of its part.
-  void place(std::span<const int64_t> position, std::span<int64_t> out) const;
 };
 
 // Which row each draw of an epoch takes where samples are drawn by weight: systematic resampling in exact integers.
@@ -43,9 +39,6 @@ struct WindowOrder {
 // draws. src/stoker/sampling/units.py explains what comes of it.
 //
 // Source: Carpenter, Clifford and Fearnhead, "Improved particle filter for nonlinear problems", 1999.
-// Rows that are mixed: more than lists usually are long, and few enough to walk through at every draw.
-constexpr int64_t kBlockRows = 32;
-
 struct Draws {
   std::span<const int64_t> cumulated;     // [N + 1], from 0 to W
   std::span<const int64_t> chunk_starts;  // first row of each chunk, and N. [K + 1]

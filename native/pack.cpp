@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 #include <stdexcept>
+#include <type_traits>
+#include <utility>
 
 #include "processor.h"
 
@@ -33,6 +35,15 @@ STOKER_INLINE void move(std::byte* to, size_t step, const std::byte* from, size_
   for (; i < num; ++i) move_one<From, To>(to + i * step, from + i * sizeof(From));
 }
 
+// Moves integers of the size of `Signed` as they are, or widened.
+template <typename Signed>
+STOKER_INLINE void move_numbers(std::byte* to, size_t step, const std::byte* from, size_t num, const Column& column) {
+  using Unsigned = std::make_unsigned_t<Signed>;
+  if (column.row_bytes >= column.item_bytes) move<Unsigned>(to, step, from, num);
+  else if (column.is_signed) move<Signed, int64_t>(to, step, from, num);
+  else move<Unsigned, uint64_t>(to, step, from, num);
+}
+
 STOKER_VERSIONS
 void pack_rows(std::span<const Column> columns, std::byte* target, size_t step, size_t num_rows) {
   if (columns.size() == 1 && columns[0].row_bytes == step) {
@@ -44,20 +55,13 @@ void pack_rows(std::span<const Column> columns, std::byte* target, size_t step, 
     for (const Column& column : columns) {
       const std::byte* from = column.values + first * column.row_bytes;
       std::byte* to = target + first * step + column.offset;
-      switch (column.move) {
-        case Move::one: move<uint8_t>(to, step, from, num); break;
-        case Move::two: move<uint16_t>(to, step, from, num); break;
-        case Move::four: move<uint32_t>(to, step, from, num); break;
-        case Move::eight: move<uint64_t>(to, step, from, num); break;
-        case Move::int1: move<int8_t, int64_t>(to, step, from, num); break;
-        case Move::int2: move<int16_t, int64_t>(to, step, from, num); break;
-        case Move::int4: move<int32_t, int64_t>(to, step, from, num); break;
-        case Move::uint1: move<uint8_t, uint64_t>(to, step, from, num); break;
-        case Move::uint2: move<uint16_t, uint64_t>(to, step, from, num); break;
-        case Move::uint4: move<uint32_t, uint64_t>(to, step, from, num); break;
-        case Move::bytes:
+      switch (column.row_bytes) {
+        case 1: move_numbers<int8_t>(to, step, from, num, column); break;
+        case 2: move_numbers<int16_t>(to, step, from, num, column); break;
+        case 4: move_numbers<int32_t>(to, step, from, num, column); break;
+        case 8: move<uint64_t>(to, step, from, num); break;
+        default:
           for (size_t i = 0; i < num; ++i) std::memcpy(to + i * step, from + i * column.row_bytes, column.row_bytes);
-          break;
       }
     }
   }
@@ -73,55 +77,40 @@ constexpr float kSmall = 0x1p-24F;
 // Floats that stay in the first-level cache.
 constexpr size_t kFloats = 1024;
 
-// Returns the piece that row `row` lies in; there is one.
-template <typename Pieces>
-auto piece_with(const Pieces& pieces, size_t row) {
-  return std::upper_bound(pieces.begin(), pieces.end(), row, [](size_t at, const auto& piece) { return at < piece.stop; });
-}
-
 }  // namespace
 
-Move move_of(size_t from_bytes, size_t to_bytes, bool is_signed) {
-  if (from_bytes < to_bytes) {
-    if (to_bytes == 8 && from_bytes == 1) return is_signed ? Move::int1 : Move::uint1;
-    if (to_bytes == 8 && from_bytes == 2) return is_signed ? Move::int2 : Move::uint2;
-    if (to_bytes == 8 && from_bytes == 4) return is_signed ? Move::int4 : Move::uint4;
-    throw std::invalid_argument("only integers are widened, and only to eight bytes");
+void RecordPacker::add_piece(size_t num_rows, std::vector<Column> columns) {
+  auto& [offset, item_bytes, pieces] = fields_.back();
+  size_t at = offset;
+  for (Column& column : columns) {
+    const size_t row_bytes = column.row_bytes;
+    if (row_bytes < item_bytes && (item_bytes != 8 || !std::has_single_bit(row_bytes)))
+      throw std::invalid_argument("only integers are widened, and only to eight bytes");
+    if (at + std::max(row_bytes, item_bytes) > record_bytes_) throw std::invalid_argument("a column does not fit a record");
+    column.offset = at;
+    column.item_bytes = item_bytes;
+    at += item_bytes;
   }
-  switch (from_bytes) {
-    case 1: return Move::one;
-    case 2: return Move::two;
-    case 4: return Move::four;
-    case 8: return Move::eight;
-    default: return Move::bytes;
-  }
-}
-
-void RecordPacker::add_piece(size_t num_rows, std::span<const Column> columns) {
-  for (const Column& column : columns)
-    if (column.offset + (column.move < Move::int1 ? column.row_bytes : 8) > record_bytes_)
-      throw std::invalid_argument("a column does not fit a record");
-  auto& pieces = fields_.back();
   const size_t start = pieces.empty() ? 0 : pieces.back().stop;
-  if (num_rows) pieces.push_back({start, start + num_rows, {columns.begin(), columns.end()}});
+  if (num_rows) pieces.push_back({start, start + num_rows, std::move(columns)});
 }
 
 void RecordPacker::pack(std::span<std::byte> block, size_t start, size_t stop) const {
   if (start > stop || (stop - start) * record_bytes_ > block.size()) throw std::invalid_argument("records do not fit a block");
-  std::vector<std::vector<Piece>::const_iterator> at;
-  for (const auto& pieces : fields_) {
+  std::vector<std::vector<Piece>::const_iterator> at;  // the piece of each field that the next row lies in
+  for (const auto& [offset, item_bytes, pieces] : fields_) {
     if (stop > (pieces.empty() ? 0 : pieces.back().stop)) throw std::invalid_argument("a column has too few rows");
-    at.push_back(piece_with(pieces, start));
+    at.push_back(std::ranges::upper_bound(pieces, start, {}, &Piece::stop));
   }
   std::vector<Column> columns;
   for (size_t first = start, last; first < stop; first = last) {
     last = stop;
     columns.clear();
-    for (size_t i = 0; i < fields_.size(); ++i) {
-      if (at[i]->stop == first) ++at[i];
-      last = std::min(last, at[i]->stop);
-      for (Column column : at[i]->columns) {
-        column.values += (first - at[i]->start) * column.row_bytes;
+    for (auto& piece : at) {
+      if (piece->stop == first) ++piece;
+      last = std::min(last, piece->stop);
+      for (Column column : piece->columns) {
+        column.values += (first - piece->start) * column.row_bytes;
         columns.push_back(column);
       }
     }
@@ -129,50 +118,41 @@ void RecordPacker::pack(std::span<std::byte> block, size_t start, size_t stop) c
   }
 }
 
-void ListPacker::add_piece(const std::byte* values, size_t num_values) {
-  auto& pieces = fields_.back().pieces;
-  const size_t start = pieces.empty() ? 0 : pieces.back().stop;
-  if (num_values) pieces.push_back({start, start + num_values, values});
-}
-
 void ListPacker::pack(std::span<std::byte> block, std::span<const uint32_t> places, size_t start, size_t stop) const {
   const size_t width = 1 + fields_.size();
   if (start > stop || places.size() < stop * width) throw std::invalid_argument("there are not so many rows");
   if (start == stop) return;
   struct Cursor {
-    const std::byte* from;
-    size_t left;  // values in this piece
-    std::vector<Piece>::const_iterator next;
     size_t value_bytes;
+    std::span<const Values> next;  // pieces behind the one that is laid
+    Values left = {};              // of that one
+  };
+  const auto begin_next = [](Cursor& cursor) {
+    cursor.left = cursor.next.front();
+    cursor.next = cursor.next.subspan(1);
   };
   std::vector<Cursor> cursors;
   for (const Field& field : fields_) {
-    const size_t first = static_cast<size_t>(field.offsets[start]);
-    if (static_cast<size_t>(field.offsets[stop]) > (field.pieces.empty() ? 0 : field.pieces.back().stop))
-      throw std::invalid_argument("lists have more values than there are");
-    const auto piece = piece_with(field.pieces, first);
-    if (piece == field.pieces.end()) cursors.push_back({nullptr, 0, piece, field.value_bytes});
-    else
-      cursors.push_back(
-          {piece->values + (first - piece->start) * field.value_bytes, piece->stop - first, piece + 1, field.value_bytes});
+    if (field.offsets.size() <= stop) throw std::invalid_argument("there are not so many rows");
+    Cursor& cursor = cursors.emplace_back(Cursor{field.value_bytes, field.pieces});
+    size_t before = static_cast<size_t>(field.offsets[start]) * field.value_bytes;
+    for (; before >= cursor.left.size() && !cursor.next.empty(); begin_next(cursor)) before -= cursor.left.size();
+    cursor.left = cursor.left.subspan(std::min(before, cursor.left.size()));
   }
   const size_t begin = places[start * width];
   for (size_t row = start; row < stop; ++row) {
     const uint32_t* place = places.data() + row * width;
+    if (place[0] < begin) throw std::invalid_argument("lists do not lie one behind the other");
     size_t at = (place[0] - begin) * kListUnit;
     for (size_t f = 0; f < cursors.size(); ++f) {
       Cursor& cursor = cursors[f];
-      const size_t num = place[f + 1], num_bytes = num * cursor.value_bytes;
-      if (!num) continue;
-      if (!cursor.left) {
-        cursor.from = cursor.next->values;
-        cursor.left = cursor.next->stop - cursor.next->start;
-        ++cursor.next;
-      }
-      if (num > cursor.left || at + num_bytes > block.size()) throw std::invalid_argument("lists do not fit where they go");
-      std::memcpy(block.data() + at, cursor.from, num_bytes);
-      cursor.from += num_bytes;
-      cursor.left -= num;
+      const size_t num_bytes = place[f + 1] * cursor.value_bytes;
+      if (!num_bytes) continue;
+      while (cursor.left.empty() && !cursor.next.empty()) begin_next(cursor);
+      if (num_bytes > cursor.left.size() || at + num_bytes > block.size())
+        throw std::invalid_argument("lists do not fit where they go, or have more values than there are");
+      std::memcpy(block.data() + at, cursor.left.data(), num_bytes);
+      cursor.left = cursor.left.subspan(num_bytes);
       at += num_bytes;
     }
     const size_t end = (at + kListUnit - 1) / kListUnit * kListUnit;

@@ -14,18 +14,12 @@
 
 namespace stoker {
 
-// How one value gets into a record: so many bytes as they are, or an integer of so many bytes widened to eight.
-enum class Move : uint8_t { bytes, one, two, four, eight, int1, int2, int4, uint1, uint2, uint4 };
-
-// Returns how a value of `from_bytes` gets to where one of `to_bytes` is to be.
-Move move_of(size_t from_bytes, size_t to_bytes, bool is_signed);
-
-// A column of some rows, and where it goes.
+// A column of some rows, and where the packer puts it.
 struct Column {
   const std::byte* values;
-  size_t row_bytes;  // of one row of it
-  size_t offset;     // in the record
-  Move move;
+  size_t row_bytes;                   // of one row of it
+  bool is_signed;                     // where its integers are widened
+  size_t offset = 0, item_bytes = 0;  // in the record; of one number there
 };
 
 // Packs the fixed-width fields of samples into records. Fields are added one after the other, each by pieces in the
@@ -33,9 +27,13 @@ struct Column {
 class RecordPacker {
  public:
   explicit RecordPacker(size_t record_bytes) : record_bytes_(record_bytes) {}
+  RecordPacker(const RecordPacker&) = delete;
 
-  void add_field() { fields_.emplace_back(); }
-  void add_piece(size_t num_rows, std::span<const Column> columns);
+  // Adds a field: where it lies in the record, and the bytes of one number of it.
+  void add_field(size_t offset, size_t item_bytes) { fields_.push_back({offset, item_bytes, {}}); }
+  // Adds the next rows of the last field: values as they are in the record, or integers that are widened to eight bytes.
+  // Throws std::invalid_argument where a column is neither, or does not fit a record.
+  void add_piece(size_t num_rows, std::vector<Column> columns);
 
   // Lays rows [start, stop) at the beginning of `block`; bytes between fields are left as they are.
   // Throws std::invalid_argument where there are not so many rows, or no room for them.
@@ -46,18 +44,27 @@ class RecordPacker {
     size_t start, stop;
     std::vector<Column> columns;
   };
+  struct Field {
+    size_t offset, item_bytes;
+    std::vector<Piece> pieces;
+  };
 
   size_t record_bytes_;
-  std::vector<std::vector<Piece>> fields_;
+  std::vector<Field> fields_;
 };
 
 // Packs the lists of samples, of several fields, side by side.
 class ListPacker {
  public:
+  using Values = std::span<const std::byte>;
+
+  ListPacker() = default;
+  ListPacker(const ListPacker&) = delete;
+
   // Adds a field: where the list of each row begins, counted in values, and how large one is.
   void add_field(std::span<const int64_t> offsets, size_t value_bytes) { fields_.push_back({offsets, value_bytes, {}}); }
   // Adds values of the last field, behind those it has; no list lies in two pieces.
-  void add_piece(const std::byte* values, size_t num_values);
+  void add_piece(Values values) { fields_.back().pieces.push_back(values); }
 
   // Lays the lists of rows [start, stop) at the beginning of `block`, zeros behind them.
   // `places` has, for each row, where its lists begin, in units of 8 bytes, and how many values of each field it has.
@@ -65,14 +72,10 @@ class ListPacker {
   void pack(std::span<std::byte> block, std::span<const uint32_t> places, size_t start, size_t stop) const;
 
  private:
-  struct Piece {
-    size_t start, stop;  // in values
-    const std::byte* values;
-  };
   struct Field {
     std::span<const int64_t> offsets;
     size_t value_bytes;
-    std::vector<Piece> pieces;
+    std::vector<Values> pieces;
   };
 
   std::vector<Field> fields_;

@@ -188,19 +188,20 @@ void fill_places(const PackedRows& rows, std::span<int32_t> ids, std::span<int32
 }
 
 STOKER_VERSIONS
-void pack_values(const PackedRows& rows, const SegmentValues& values, std::span<const uint8_t> end,
-                 std::span<const uint8_t> pad, std::span<uint8_t> out) {
+void pack_values(const PackedRows& rows, const uint8_t* const* lists, std::span<const int64_t> first,
+                 std::span<const int64_t> num_values, std::span<const uint8_t> end, std::span<const uint8_t> pad,
+                 std::span<uint8_t> out) {
   const bool streams = out.size() >= kStreamedBytes;
   const size_t value_bytes = pad.size();
   const auto source = [&](size_t s) __attribute__((always_inline)) {
-    return values.lists[s] + static_cast<size_t>(values.first[s]) * value_bytes;
+    return lists[s] + static_cast<size_t>(first[s]) * value_bytes;
   };
   uint8_t* at = out.data();
   for (size_t row = 0; row < rows.num_rows(); ++row) {
     uint8_t* const row_end = at + rows.length * value_bytes;
     for (size_t s = static_cast<size_t>(rows.offsets[row]); s < static_cast<size_t>(rows.offsets[row + 1]); ++s) {
-      if (s + 1 < values.num.size()) prefetch_row(source(s + 1), static_cast<size_t>(values.num[s + 1]) * value_bytes);
-      const size_t num = static_cast<size_t>(values.num[s]), num_bytes = num * value_bytes;
+      if (s + 1 < num_values.size()) prefetch_row(source(s + 1), static_cast<size_t>(num_values[s + 1]) * value_bytes);
+      const size_t num = static_cast<size_t>(num_values[s]), num_bytes = num * value_bytes;
       copy_range(at, source(s), num_bytes, streams);
       at = repeat(at + num_bytes, end, static_cast<size_t>(rows.num[s]) - num);
     }

@@ -31,15 +31,11 @@ struct PackedRows {
 // Writes each token's segment, counted from 1 in its row, and its place in that segment; 0 is padding.
 void fill_places(const PackedRows& rows, std::span<int32_t> ids, std::span<int32_t> positions);
 
-// Where the values of each segment lie: from value `first` on of the list of its document.
-struct SegmentValues {
-  const uint8_t* const* lists;
-  std::span<const int64_t> first, num;
-};
-
-// Copies the values of a field to their tokens. What a segment has more tokens than values gets `end`, and what is left
-// of a row `pad`; both are one value each, whose size in bytes they tell.
-void pack_values(const PackedRows& rows, const SegmentValues& values, std::span<const uint8_t> end,
-                 std::span<const uint8_t> pad, std::span<uint8_t> out);
+// Copies the values of a field to their tokens: of each segment `num_values`, from value `first` on of the list of its
+// document. What a segment has more tokens than values gets `end`, and what is left of a row `pad`; both are one value
+// each, whose size in bytes they tell.
+void pack_values(const PackedRows& rows, const uint8_t* const* lists, std::span<const int64_t> first,
+                 std::span<const int64_t> num_values, std::span<const uint8_t> end, std::span<const uint8_t> pad,
+                 std::span<uint8_t> out);
 
 }  // namespace stoker

@@ -14,19 +14,15 @@ constexpr int64_t kMaxNs = 9'200'000'000'000'000'000, kBeyond = INT64_MAX;
 constexpr int64_t kMaxEventBytes = 32 << 20, kMaxDepth = 256, kMaxKeyBytes = 64 << 10;
 constexpr size_t kMaxHeaderBytes = 16 << 20;
 
-bool is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-bool is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
-bool is_open(uint8_t c) { return c == '{' || c == '['; }
-bool is_close(uint8_t c) { return c == '}' || c == ']'; }
+bool is_space(int c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+bool is_digit(int c) { return c >= '0' && c <= '9'; }
+bool is_open(int c) { return c == '{' || c == '['; }
+bool is_close(int c) { return c == '}' || c == ']'; }
 int64_t size_of(Bytes data) { return static_cast<int64_t>(data.size()); }
 
-int64_t skip_space(Bytes data, int64_t at) {
-  while (at < size_of(data) && is_space(data[at])) ++at;
-  return at;
-}
-
-int64_t skip_space_and_commas(Bytes data, int64_t at) {
-  while (at < size_of(data) && (is_space(data[at]) || data[at] == ',')) ++at;
+// Returns the place behind white space, and behind what else is passed.
+int64_t skip_space(Bytes data, int64_t at, char other = ' ') {
+  while (at < size_of(data) && (is_space(data[at]) || data[at] == other)) ++at;
   return at;
 }
 
@@ -62,8 +58,8 @@ std::string_view text_in(Bytes data, int64_t begin, int64_t stop) {
 // Returns what is inside the quotes, or the text itself where there are none, without spaces around it.
 std::string_view unquoted(std::string_view text) {
   if (text.size() >= 2 && text.front() == '"') text = text.substr(1, text.size() - 2);
-  while (!text.empty() && is_space(static_cast<uint8_t>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && is_space(static_cast<uint8_t>(text.back()))) text.remove_suffix(1);
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   return text;
 }
 
@@ -81,7 +77,7 @@ int64_t parse_integer(std::string_view text) {
   if (text.empty()) return kMissing;
   int64_t value = 0;
   for (const char c : text) {
-    if (!is_digit(static_cast<uint8_t>(c)) || value > 400'000'000'000'000'000) return kMissing;
+    if (!is_digit(c) || value > 400'000'000'000'000'000) return kMissing;
     value = value * 10 + (c - '0');
   }
   return sign * value;
@@ -115,7 +111,7 @@ int64_t parse_ns(std::string_view text) {
       num_decimals = 0;
       continue;
     }
-    if (!is_digit(static_cast<uint8_t>(text[at]))) break;
+    if (!is_digit(text[at])) break;
     const int digit = text[at] - '0';
     ++num_digits;
     all = all * 10 + digit;
@@ -135,7 +131,7 @@ int64_t parse_ns(std::string_view text) {
   if (text.empty()) return kMissing;
   int power = 0;
   for (const char c : text) {
-    if (!is_digit(static_cast<uint8_t>(c))) return kMissing;
+    if (!is_digit(c)) return kMissing;
     power = std::min(power * 10 + (c - '0'), 9999);
   }
   const double value = all * std::pow(10.0, power_sign * power - num_decimals + 3);
@@ -204,7 +200,7 @@ int64_t TraceScanner::read_event(Bytes data, int64_t at, int64_t* row) {
   bool is_args = false;
   ++at;
   while (true) {
-    at = skip_space_and_commas(data, at);
+    at = skip_space(data, at, ',');
     if (at >= end) return kIncomplete;
     if (data[at] == '}' && !is_args) return at + 1;
     if (data[at] == '}') {
@@ -336,7 +332,7 @@ bool TraceScanner::step(Bytes data, int64_t& at, bool is_last) {
   }
   static constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (place_ == kBegin && size_of(data) - at >= 3 && text_in(data, at, at + 3) == kByteOrderMark) at += 3;
-  at = skip_space_and_commas(data, at);
+  at = skip_space(data, at, ',');
   if (at >= size_of(data)) return false;
   if (place_ == kEvents) return take_event(data, at, is_last);
   if (place_ == kMember) return begin_member(data, at);

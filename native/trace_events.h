@@ -32,10 +32,6 @@ using Bytes = std::span<const uint8_t>;
 
 class TraceScanner {
  public:
-  // Where it is: before the first character, between members of the outermost object, in the value of one, in the array
-  // of events, behind all of it; or at what is no JSON, or at a first character that begins neither object nor array.
-  enum Place { kBegin, kMember, kValue, kEvents, kEnd, kBroken, kNoTrace };
-
   // Takes the next bytes of a file, however it is cut.
   void feed(Bytes block, bool is_last);
 
@@ -45,11 +41,14 @@ class TraceScanner {
   const std::deque<std::string>& texts() const { return texts_; }
   // JSON of the members of the outermost object that are of use, by key; others, which can be large, are not kept.
   const std::map<std::string, std::string>& header() const { return header_; }
-  Place place() const { return place_; }
-  bool is_bare() const { return is_bare_; }
+  // Whether what begins the file is no JSON object or array.
+  bool is_none() const { return place_ == kNoTrace || (place_ == kBroken && !has_events_); }
+  // Whether there was anything but white space.
+  bool has_begun() const { return place_ != kBegin; }
+  // Whether the array of events was found.
   bool has_events() const { return has_events_; }
-  // Whether no byte waits for more to be read.
-  bool is_empty() const { return left_.empty(); }
+  // Whether all was read up to the end; that of a bare array is optional, for writers that cannot end cleanly.
+  bool has_end() const { return place_ == kEnd || (is_bare_ && left_.empty()); }
   // Events that made no sense.
   int64_t num_damaged() const { return num_damaged_; }
   // Events whose time is too large for a number of microseconds.
@@ -62,6 +61,10 @@ class TraceScanner {
   bool take_event(Bytes data, int64_t& at, bool is_last);
   int64_t read_event(Bytes data, int64_t at, int64_t* row);
   int64_t number_of(std::string_view text);
+
+  // Where it is: before the first character, between members of the outermost object, in the value of one, in the array
+  // of events, behind all of it; or at what is no JSON, or at a first character that begins neither object nor array.
+  enum Place { kBegin, kMember, kValue, kEvents, kEnd, kBroken, kNoTrace };
 
   Place place_ = kBegin;
   bool is_bare_ = false, has_events_ = false;

@@ -69,7 +69,7 @@ class Array : public Memory {
  private:
   static bool is_of_kind(const char* format) {
     if (!format) return sizeof(T) == 1;
-    if (std::strchr("@=<", *format)) ++format;
+    if (*format && std::strchr("@=<", *format)) ++format;
     using V = std::remove_const_t<T>;
     const char* kinds = std::is_floating_point_v<V> ? "efdg" : std::is_signed_v<V> ? "bhilqn" : "?cBHILQN";
     return *format && format[1] == '\0' && std::strchr(kinds, *format);
@@ -100,6 +100,15 @@ struct type_caster<stoker::Array<T, N>> {
   NB_TYPE_CASTER(Taken, const_name("numpy.typing.NDArray[") + kind() + const_name("]"))
 
   bool from_python(handle source, uint32_t, cleanup_list*) noexcept { return value.take(source.ptr()); }
+};
+
+// What functions of the core take: the memory of an array, which is held while they run.
+template <typename T>
+struct type_caster<std::span<T>> : type_caster<stoker::Array<T>> {
+  template <typename>
+  using Cast = std::span<T>;
+
+  operator std::span<T>() const { return this->value; }
 };
 
 }  // namespace nanobind::detail

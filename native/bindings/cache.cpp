@@ -1,6 +1,6 @@
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
+#include <chrono>
 #include <stdexcept>
 #include <vector>
 
@@ -52,84 +52,72 @@ class ExportedBatch {
 // Of fewer bytes it takes longer to get the interpreter's lock back than to hash them.
 constexpr size_t kFewBytes = 64 << 10;
 
-// A packer of records, with the arrays that it packs.
-struct HeldRecordPacker : RecordPacker {
-  using RecordPacker::RecordPacker;
-  HeldRecordPacker(const HeldRecordPacker&) = delete;
+// A packer, with the arrays that it packs.
+template <typename Packer>
+struct Holding : Packer {
+  using Packer::Packer;
 
-  void begin_field(size_t offset, size_t item_bytes) {
-    add_field();
-    field_offset = offset;
-    field_item_bytes = item_bytes;
-  }
-
-  void add_arrays(const nb::typed<nb::sequence, nb::object>& columns) {
-    std::vector<Column> added;
-    size_t num_rows = 0, offset = field_offset;
-    for (nb::handle column : columns) {
-      const Memory& memory = held.emplace_back(column);
-      if (added.size() && memory.num_rows() != num_rows) throw std::invalid_argument("columns must be of one length");
-      num_rows = memory.num_rows();
-      if (!num_rows) return;
-      const size_t row_bytes = memory.num_bytes() / num_rows;
-      added.push_back({memory.bytes(), row_bytes, offset, move_of(row_bytes, field_item_bytes, memory.is_signed())});
-      offset += field_item_bytes;
-    }
-    add_piece(num_rows, added);
-  }
-
-  void add_batch(const ExportedBatch& batch, const Array<const int64_t>& columns, size_t row_bytes, bool is_signed) {
-    std::vector<Column> added;
-    size_t offset = field_offset;
-    const Move move = move_of(row_bytes, field_item_bytes, is_signed);
-    for (int64_t i : columns.span()) {
-      added.push_back({batch.numbers(static_cast<size_t>(i), row_bytes), row_bytes, offset, move});
-      offset += field_item_bytes;
-    }
-    add_piece(batch.num_rows(), added);
-  }
-
-  std::vector<Memory> held;
-  size_t field_offset = 0, field_item_bytes = 1;
+  std::vector<Memory> arrays;
 };
+using HoldingRecordPacker = Holding<RecordPacker>;
+using HoldingListPacker = Holding<ListPacker>;
 
-// A packer of lists, with the arrays that it packs.
-struct HeldListPacker : ListPacker {
-  HeldListPacker() = default;
-  HeldListPacker(const HeldListPacker&) = delete;
-
-  void add(Array<const int64_t>& field_offsets, size_t value_bytes, const nb::typed<nb::sequence, nb::object>& pieces) {
-    add_field(offsets.emplace_back(std::move(field_offsets)), value_bytes);
-    for (nb::handle piece : pieces) {
-      const Memory& memory = held.emplace_back(piece);
-      add_piece(memory.bytes(), memory.num_bytes() / value_bytes);
-    }
+void add_arrays(HoldingRecordPacker& packer, const nb::typed<nb::sequence, nb::object>& given) {
+  std::vector<Column> columns;
+  size_t num_rows = 0;
+  for (nb::handle column : given) {
+    const Memory& memory = packer.arrays.emplace_back(column);
+    if (columns.size() && memory.num_rows() != num_rows) throw std::invalid_argument("columns must be of one length");
+    num_rows = memory.num_rows();
+    if (!num_rows) return;
+    columns.push_back({memory.bytes(), memory.num_bytes() / num_rows, memory.is_signed()});
   }
+  packer.add_piece(num_rows, std::move(columns));
+}
 
-  std::vector<Array<const int64_t>> offsets;
-  std::vector<Memory> held;
-};
+void add_batch(HoldingRecordPacker& packer, const ExportedBatch& batch, std::span<const int64_t> numbers, size_t row_bytes,
+               bool is_signed) {
+  std::vector<Column> columns;
+  for (const int64_t i : numbers) columns.push_back({batch.numbers(static_cast<size_t>(i), row_bytes), row_bytes, is_signed});
+  packer.add_piece(batch.num_rows(), std::move(columns));
+}
+
+void add_lists(HoldingListPacker& packer, Array<const int64_t>& offsets, size_t value_bytes,
+               const nb::typed<nb::sequence, nb::object>& pieces) {
+  packer.add_field(offsets, value_bytes);
+  packer.arrays.push_back(std::move(offsets));
+  for (nb::handle piece : pieces) {
+    const Memory& memory = packer.arrays.emplace_back(piece);
+    packer.add_piece({memory.bytes(), memory.num_bytes()});
+  }
+}
 
 void find_changed(const Matrix<const uint8_t>& names, const Matrix<const int64_t>& versions,
-                  const Array<const int64_t>& files, const Array<bool>& changed, int64_t patience_ns) {
+                  std::span<const int64_t> files, std::span<bool> changed, int64_t patience_ns) {
   static_assert(sizeof(FileVersion) == 3 * sizeof(int64_t));
   if (versions.shape(1) != 3 || versions.shape(0) != names.shape(0) || files.size() != changed.size())
     throw std::invalid_argument("there must be a name and three numbers a file");
-  for (int64_t file : files.span())
+  for (const int64_t file : files)
     if (file < 0 || static_cast<size_t>(file) >= names.shape(0)) throw std::invalid_argument("there is no such file");
-  const KnownFiles known{reinterpret_cast<const char*>(names.data()), names.shape(1),
-                         {reinterpret_cast<const FileVersion*>(versions.data()), versions.shape(0)}};
-  const size_t num = find_changed_files(known, files, changed, patience_ns);
-  if (num == files.size()) return;
-  nb::gil_scoped_release without_lock;
-  find_changed_files(known, files.span().subspan(num), changed.span().subspan(num), INT64_MAX);
+  const auto* known = reinterpret_cast<const FileVersion*>(versions.data());
+  const auto look = [&](size_t i) {
+    const size_t file = static_cast<size_t>(files[i]);
+    changed[i] = has_changed(reinterpret_cast<const char*>(names.data()) + file * names.shape(1), known[file]);
+  };
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::nanoseconds(patience_ns);
+  size_t i = 0;
+  while (i < files.size() && Clock::now() < end) look(i++);
+  without_lock(i < files.size(), [&] {
+    while (i < files.size()) look(i++);
+  });
 }
 
 }  // namespace
 
 void bind_cache(nb::module_& module) {
-  module.def("hash_strings", [](const Array<const uint8_t>& data, const Array<const int64_t>& offsets,
-                                uint64_t num_buckets, const Array<int64_t>& out) {
+  module.def("hash_strings", [](std::span<const uint8_t> data, std::span<const int64_t> offsets, uint64_t num_buckets,
+                                std::span<int64_t> out) {
                if (offsets.size() != out.size() + 1 || !num_buckets)
                  throw std::invalid_argument("there must be an offset more than strings, and a bucket at least");
                if (!without_lock(data.size() >= kFewBytes, [&] { return hash_strings(data, offsets, num_buckets, out); }))
@@ -138,46 +126,41 @@ void bind_cache(nb::module_& module) {
              "Write the bucket of each string: its XXH3 modulo `num_buckets`.");
   nb::class_<ExportedBatch>(module, "ExportedBatch", "A batch that Arrow exported by the C data interface.")
       .def(nb::init<nb::capsule>(), "array"_a)
-      .def("with_nulls", [](const ExportedBatch& self, const Array<const int64_t>& columns) {
+      .def("with_nulls", [](const ExportedBatch& self, std::span<const int64_t> columns) {
              std::vector<size_t> found;  // places among the columns that were asked for
              for (size_t i = 0; i < columns.size(); ++i)
-               if (self.column(static_cast<size_t>(columns.data()[i])).null_count) found.push_back(i);
+               if (self.column(static_cast<size_t>(columns[i])).null_count) found.push_back(i);
              return found;
            }, "columns"_a, "Return which of some columns, by their numbers [C], may have nulls: their places in `columns`.");
-  nb::class_<HeldRecordPacker>(module, "RecordPacker",
-                               "Packs the fixed-width fields of samples into records, from wherever they lie.")
+  nb::class_<HoldingRecordPacker>(module, "RecordPacker",
+                                  "Packs the fixed-width fields of samples into records, from wherever they lie.")
       .def(nb::init<size_t>(), "record_bytes"_a)
-      .def("add_field", &HeldRecordPacker::begin_field, "offset"_a, "item_bytes"_a,
+      .def("add_field", &HoldingRecordPacker::add_field, "offset"_a, "item_bytes"_a,
            "Begin a field: where it lies in the record, and the bytes of one number of it.")
-      .def("add_arrays", &HeldRecordPacker::add_arrays, "columns"_a,
+      .def("add_arrays", &add_arrays, "columns"_a,
            "Add the next rows of the field: contiguous arrays [n, ...], which lie side by side in the record.")
-      .def("add_batch", &HeldRecordPacker::add_batch, "batch"_a, "columns"_a, "row_bytes"_a, "is_signed"_a,
-           nb::keep_alive<1, 2>(), "Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].")
-      .def("pack", [](const HeldRecordPacker& self, const Array<uint8_t>& block, size_t start, size_t stop) {
-             self.pack(std::as_writable_bytes(block.span()), start, stop);
+      .def("add_batch", &add_batch, "batch"_a, "columns"_a, "row_bytes"_a, "is_signed"_a, nb::keep_alive<1, 2>(),
+           "Add the next rows of the field: some columns of a batch, by their numbers. Shape [C].")
+      .def("pack", [](const HoldingRecordPacker& self, std::span<uint8_t> block, size_t start, size_t stop) {
+             self.pack(std::as_writable_bytes(block), start, stop);
            }, "block"_a, "start"_a, "stop"_a, WithoutLock{},
            "Lay the records of rows [start, stop) at the beginning of a block of bytes.");
-  nb::class_<HeldListPacker>(module, "ListPacker", "Packs the lists of samples, of several fields, side by side.")
+  nb::class_<HoldingListPacker>(module, "ListPacker", "Packs the lists of samples, of several fields, side by side.")
       .def(nb::init<>())
-      .def("add_field", &HeldListPacker::add, "offsets"_a, "value_bytes"_a, "pieces"_a,
+      .def("add_field", &add_lists, "offsets"_a, "value_bytes"_a, "pieces"_a,
            "Add a field: offsets [N + 1], and its values in contiguous arrays, which end between lists.")
-      .def("pack", [](const HeldListPacker& self, const Array<uint8_t>& block, const Matrix<const uint32_t>& places,
+      .def("pack", [](const HoldingListPacker& self, std::span<uint8_t> block, const Matrix<const uint32_t>& places,
                       size_t start, size_t stop) {
-             for (const auto& some : self.offsets)
-               if (some.size() <= stop) throw std::invalid_argument("there are not so many rows");
-             if (places.shape(1) != 1 + self.offsets.size()) throw std::invalid_argument("places are of other fields");
-             self.pack(std::as_writable_bytes(block.span()), places, start, stop);
+             self.pack(std::as_writable_bytes(block), places, start, stop);
            }, "block"_a, "places"_a, "start"_a, "stop"_a, WithoutLock{},
            "Lay the lists of rows [start, stop) at the beginning of a block of bytes; places has, for each row, where\n"
            "they begin, in units of 8 bytes, and how many values of each field there are. Shape [N, 1 + F].");
-  module.def("mark_changes", [](const Array<const uint8_t>& data, const Array<const int64_t>& starts,
-                                const Array<bool>& changes) { mark_changes(data, starts, changes); },
-             "data"_a, "starts"_a, "changes"_a, WithoutLock{},
+  module.def("mark_changes", &mark_changes, "data"_a, "starts"_a, "changes"_a, WithoutLock{},
              "Mark the rows [N] whose bytes, data[starts[i]:starts[i + 1]], differ from those of the row before.");
   module.def("find_changed", &find_changed, "names"_a, "versions"_a, "files"_a, "changed"_a, "patience_ns"_a,
              "Note which of some files [K] are not what they were: names [N, bytes], inode, mtime and size [N, 3].\n"
              "Keeps the interpreter's lock for `patience_ns` at most, but for one file.");
-  module.def("widen_float16", [](const Array<const uint16_t>& halves, const Array<float>& singles) {
+  module.def("widen_float16", [](std::span<const uint16_t> halves, std::span<float> singles) {
                if (singles.size() != halves.size()) throw std::invalid_argument("there must be as many of both");
                without_lock(halves.size() > kFewFloats, [&] { widen_float16(halves, singles); });
              }, "halves"_a, "singles"_a, "Write each float16, given by its bits, as a float32. Shapes [N].");

@@ -13,7 +13,7 @@ namespace stoker {
 namespace {
 
 using namespace parquet;
-using Input = Array<const uint8_t>;
+using Content = std::span<const uint8_t>;
 
 // Pages of fewer bytes, and column chunks of fewer bytes whose headers are read, are done with in some 20 microseconds.
 constexpr size_t kFewPlainBytes = 32 << 10, kFewBytes = 1 << 20;
@@ -22,12 +22,12 @@ constexpr size_t kFewPlainBytes = 32 << 10, kFewBytes = 1 << 20;
 struct Reader : ColumnReader {
   using ColumnReader::ColumnReader;
 
-  std::vector<Input> contents;
+  std::vector<Array<const uint8_t>> contents;
   nb::object memory;
   int64_t end = 0;  // of what was planned
 
-  int64_t scan_next(Input content) {
-    const Input& last = contents.emplace_back(std::move(content));
+  int64_t scan_next(Array<const uint8_t>& content) {
+    const Content last = contents.emplace_back(std::move(content));
     return without_lock(last.size() > kFewBytes, [&] { return scan(last); });
   }
 };
@@ -59,17 +59,17 @@ void bind_headers(nb::module_& module) {
       .def_ro("is_packed", &Page::is_packed)
       .def_prop_ro("level_bytes", &Page::level_bytes, "Of levels that stand uncompressed before the values.")
       .def_prop_ro("is_inflated", &is_inflated, "Whether it claims to become far more than what is stored of it.");
-  module.def("read_page_header", [](const Input& content) -> std::optional<Page> {
+  module.def("read_page_header", [](Content content) -> std::optional<Page> {
                Page page;
                return read_page_header(content, page) ? std::optional(page) : std::nullopt;
              }, "content"_a, "Return the header of the page at the beginning; None where there is no whole one.");
-  module.def("longest_string", [](const Input& content) {
+  module.def("longest_string", [](Content content) {
                return without_lock(content.size() > kFewPlainBytes, [&] { return longest_byte_array(content); });
              }, "content"_a, "Return how many bytes the longest string of a dictionary page has.");
-  module.def("sum_of_deltas", [](const Input& content) {
+  module.def("sum_of_deltas", [](Content content) {
                return without_lock(content.size() > kFewPlainBytes, [&] { return sum_of_deltas(content); });
              }, "content"_a, "Return the sum of lengths that are encoded by their differences; -1 where they are none.");
-  module.def("read_footer", [](const Input& content, const Matrix<int64_t>& groups, const Array<int64_t, 3>& chunks) {
+  module.def("read_footer", [](Content content, const Matrix<int64_t>& groups, const Array<int64_t, 3>& chunks) {
                static_assert(sizeof(GroupNumbers) == 2 * sizeof(int64_t) && sizeof(ChunkNumbers) == 16 * sizeof(int64_t));
                if (groups.shape(1) != 2 || chunks.shape(2) != 16 || groups.shape(0) != chunks.shape(0))
                  throw std::invalid_argument("groups must be of shape [G, 2], chunks of shape [G, L, 16]");
@@ -84,11 +84,8 @@ void bind_headers(nb::module_& module) {
 
 void bind_parquet(nb::module_& module) {
   nb::class_<Column>(module, "Column", "What the decoder of pages is to know of a column.")
-      .def("__init__", [](Column* self, int64_t width, int full, int empty, bool is_list, bool is_bit, bool is_binary,
-                          int64_t value_bytes, bool is_large, int64_t list_size) {
-             new (self) Column{width, full, empty, is_list, is_bit, is_binary, value_bytes, is_large, list_size};
-           }, nb::kw_only(), "width"_a, "full"_a, "empty"_a, "is_list"_a, "is_bit"_a, "is_binary"_a, "value_bytes"_a,
-           "is_large"_a, "list_size"_a)
+      .def(nb::init<int64_t, int, int, bool, bool, bool, int64_t, bool, int64_t>(), nb::kw_only(), "width"_a, "full"_a,
+           "empty"_a, "is_list"_a, "is_bit"_a, "is_binary"_a, "value_bytes"_a, "is_large"_a, "list_size"_a)
       .def_ro("is_list", &Column::is_list)
       .def_ro("is_binary", &Column::is_binary);
   nb::class_<Reader>(module, "ColumnReader", "A column chunk that is decoded as a whole, or some rows at a time.")

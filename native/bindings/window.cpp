@@ -20,6 +20,11 @@ void translate(const std::exception_ptr& error, void*) {
   }
 }
 
+nb::object view_of(const uint8_t* data, size_t num_bytes) {
+  char* begin = const_cast<char*>(reinterpret_cast<const char*>(data));
+  return nb::steal(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(num_bytes), PyBUF_READ));
+}
+
 }  // namespace
 
 void bind_window(nb::module_& module) {
@@ -30,10 +35,7 @@ void bind_window(nb::module_& module) {
            "Map a file that is open for reading. OSError where the system refuses.")
       .def_prop_ro("num_bytes", &ChunkMap::num_bytes, "Of the file.")
       .def_prop_ro("is_mapped", &ChunkMap::is_mapped, "Whether it is the page cache, not memory that it was read into.")
-      .def("view", [](const ChunkMap& self) {
-             const char* data = reinterpret_cast<const char*>(self.data());
-             return nb::steal(PyMemoryView_FromMemory(const_cast<char*>(data), static_cast<Py_ssize_t>(self.num_bytes()), PyBUF_READ));
-           },
+      .def("view", [](const ChunkMap& self) { return view_of(self.data(), self.num_bytes()); },
            nb::keep_alive<0, 1>(), nb::sig("def view(self) -> memoryview"), "Return its bytes, as long as it lives.");
 
   module.def("unmap", [](const nb::typed<nb::list, ChunkMap>& maps) {
@@ -48,13 +50,7 @@ void bind_window(nb::module_& module) {
       .def("clear", &WindowMemory::clear, WithoutLock{}, "Give the system back what is not in use.")
       .def_prop_ro("num_free", &WindowMemory::num_free, "Memories that wait to be used again.");
 
-  module.def("read_chunks", [](const std::vector<std::pair<int, size_t>>& given, WindowMemory& memory, bool waits) {
-               std::vector<ChunkFile> files;
-               for (const auto& [fd, num_bytes] : given) files.push_back({fd, num_bytes});
-               nb::gil_scoped_release without_lock;
-               return read_chunks(files, memory, waits);
-             },
-             "files"_a, "memory"_a, "waits"_a,
+  module.def("read_chunks", &read_chunks, "files"_a, "memory"_a, "waits"_a, WithoutLock{},
              "Read files, given by descriptor and bytes, by several threads, and return them in memory. `waits`: for\n"
              "moments, where as much memory as is wanted at one time is in use. OSError: the disk failed, or a file is\n"
              "shorter than it was.");
@@ -74,7 +70,8 @@ void bind_window(nb::module_& module) {
       .def("__init__", [](BoundWindow* self, std::vector<ChunkMap> chunks, const Array<const int64_t, 3>& places,
                           const std::vector<Table>& tables) {
              static_assert(sizeof(ArrayPlace) == 2 * sizeof(int64_t));
-             if (places.shape(2) != 2 || places.shape(0) != chunks.size()) throw std::invalid_argument("places must have the shape [K, A, 2]");
+             if (places.shape(2) != 2 || places.shape(0) != chunks.size())
+               throw std::invalid_argument("places must have the shape [K, A, 2]");
              const std::span all(reinterpret_cast<const ArrayPlace*>(places.data()), places.size() / 2);
              new (self) BoundWindow{std::make_shared<const Window>(std::move(chunks), all, tables)};
            },
@@ -95,8 +92,7 @@ void bind_window(nb::module_& module) {
            "most_bytes"_a, "Enter pages of chunks that nobody has entered, and return whether all are now.")
       .def("records", [](const BoundWindow& self, size_t slot) {
              const Table& table = self.get()->tables.at(0);
-             char* begin = const_cast<char*>(reinterpret_cast<const char*>(table.records.at(slot)));
-             return nb::steal(PyMemoryView_FromMemory(begin, static_cast<Py_ssize_t>(table.num_rows[slot] * table.record_bytes), PyBUF_READ));
+             return view_of(table.records.at(slot), table.num_rows[slot] * table.record_bytes);
            },
            "slot"_a, nb::sig("def records(self, slot: int) -> memoryview"),
            "Return the records of the samples of a chunk, as long as the window is open.")

@@ -1,11 +1,10 @@
-// Windows, their order and what was found in them as Python holds them. Whoever gathers without Python keeps the window itself.
+// Windows as Python holds them. Whoever gathers without the interpreter's lock keeps the window itself.
 #pragma once
 
 #include <memory>
 #include <stdexcept>
 
 #include "../gather.h"
-#include "../order.h"
 #include "arrays.h"
 
 namespace stoker {
@@ -16,13 +15,6 @@ void unmap(Held held) {
   nb::gil_scoped_release without_lock;
   const Held gone = std::move(held);
 }
-
-// The order of a window, with the arrays that it points into.
-struct BoundWindowOrder : WindowOrder {
-  Array<const uint64_t> key_array;
-  Array<const int64_t> slot_start_array, shift_array;
-  Array<const int32_t> bucket_slot_array;
-};
 
 struct BoundWindow {
   std::shared_ptr<const Window> window;  // none once it is closed

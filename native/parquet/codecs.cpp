@@ -26,11 +26,13 @@ Function* find(const char* library, const char* on_mac, const char* name) {
 struct Codecs {
   template <typename Function>
   static Function* zstd(const char* name) { return find<Function>("libzstd.so.1", "libzstd.1.dylib", name); }
+  using Unzstd = size_t(void* context, void*, size_t, const void*, size_t);
+  using Unlz4 = int(const char*, char*, int, int);
 
   void* (*create)() = zstd<void*()>("ZSTD_createDCtx");
   size_t (*free)(void*) = zstd<size_t(void*)>("ZSTD_freeDCtx");
-  size_t (*unzstd)(void*, void*, size_t, const void*, size_t) = zstd<size_t(void*, void*, size_t, const void*, size_t)>("ZSTD_decompressDCtx");
-  int (*unlz4)(const char*, char*, int, int) = find<int(const char*, char*, int, int)>("liblz4.so.1", "liblz4.1.dylib", "LZ4_decompress_safe");
+  Unzstd* unzstd = zstd<Unzstd>("ZSTD_decompressDCtx");
+  Unlz4* unlz4 = find<Unlz4>("liblz4.so.1", "liblz4.1.dylib", "LZ4_decompress_safe");
 
   static const Codecs& get() {
     static const Codecs codecs;
@@ -40,10 +42,7 @@ struct Codecs {
 
 // A context a thread: to make one takes longer than to decompress a small page.
 void* zstd_context() {
-  struct Free {
-    void operator()(void* context) const { Codecs::get().free(context); }
-  };
-  thread_local std::unique_ptr<void, Free> context(Codecs::get().create());
+  thread_local const std::unique_ptr<void, size_t (*)(void*)> context(Codecs::get().create(), Codecs::get().free);
   return context.get();
 }
 
@@ -66,8 +65,7 @@ constexpr auto kCrcTables = [] {
   return tables;
 }();
 
-}  // namespace
-
+// Source: Snappy's format_description.txt: a length, then literals and copies of what came before.
 STOKER_VERSIONS
 bool unsnap(std::span<const uint8_t> packed, std::span<uint8_t> out) {
   const uint8_t *source = packed.data(), *const source_end = source + packed.size();
@@ -124,6 +122,8 @@ bool unsnap(std::span<const uint8_t> packed, std::span<uint8_t> out) {
   }
   return to == end;
 }
+
+}  // namespace
 
 uint32_t crc32(std::span<const uint8_t> bytes) {
   uint32_t crc = 0xFFFFFFFF;

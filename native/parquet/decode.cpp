@@ -31,11 +31,11 @@ uint8_t* scratch(int64_t num_bytes) {
 }
 
 // Finds what follows the levels that stand uncompressed at the beginning of a page, decompressed: into `room`, if any.
-bool open_page(const Page& page, std::span<const uint8_t> stored, Codec codec, uint8_t* room, Body& body) {
-  const uint8_t *begin = stored.data() + page.level_bytes(), *end = stored.data() + stored.size();
+bool open_page(const Page& page, Codec codec, uint8_t* room, Body& body) {
+  const uint8_t *begin = page.stored.data() + page.level_bytes(), *end = page.stored.data() + page.stored_bytes;
   if (!page.is_packed || codec == Codec::kUncompressed) {
     body = {begin, end, end};
-    return static_cast<int64_t>(stored.size()) == page.plain_bytes;
+    return page.stored_bytes == page.plain_bytes;
   }
   const int64_t num_bytes = page.plain_bytes - page.level_bytes();
   uint8_t* to = room ? room : scratch(num_bytes + kMargin);
@@ -107,18 +107,16 @@ bool write_offsets(int64_t num, bool is_large, uint8_t* out, Length length_of) {
 }  // namespace
 
 int64_t ColumnReader::scan(std::span<const uint8_t> content) {
-  std::vector<Page> found;
-  const int64_t end = scan_pages(content, found);
-  for (const Page& page : found) {
-    const auto stored = part_of(content, page.at, page.stored_bytes);
-    if (page.checksum >= 0 && crc32(stored) != static_cast<uint32_t>(page.checksum)) return -1;
+  const size_t num_before = pages_.size();
+  const int64_t end = scan_pages(content, pages_);
+  for (const Page& page : std::span(pages_).subspan(num_before)) {
+    if (page.checksum >= 0 && crc32(page.stored) != static_cast<uint32_t>(page.checksum)) return -1;
     if (page.kind != kDictionary) {
       num_entries_ += page.num_entries;
       if (page.num_entries > promise_.most_page_values) return -1;
     }
     num_bytes_ = column_.is_binary ? num_bytes_ + page.plain_bytes : page.plain_bytes;
     if (num_bytes_ > promise_.most_bytes) return -1;
-    pages_.push_back({page, stored});
   }
   return end;
 }
@@ -131,7 +129,7 @@ size_t ColumnReader::stop_for(int64_t first, int64_t num_rows) const {
   if (column_.is_list) needed *= static_cast<double>(promise_.num_values) / static_cast<double>(std::max<int64_t>(1, promise_.num_rows));
   size_t stop = 0;
   for (double num = 0; stop < pages_.size() && (num < needed || stop == 0); ++stop)
-    if (pages_[stop].page.kind != kDictionary) num += static_cast<double>(pages_[stop].page.num_entries);
+    if (pages_[stop].kind != kDictionary) num += static_cast<double>(pages_[stop].num_entries);
   return stop;
 }
 
@@ -150,7 +148,7 @@ int64_t ColumnReader::plan(int64_t first, int64_t num_rows, int64_t begin) {
   at.string_bytes = column_.is_binary ? num_string_bytes_ + kAhead : 0;
   bool has_offsets = column_.is_list ? column_.list_size < 0 : column_.is_binary && num_values_ > num_indices_;
   for (size_t i = 0; i < stop_; ++i) {
-    const Page& page = pages_[i].page;
+    const Page& page = pages_[i];
     if (page.kind == kDictionary) {
       dictionary_values = std::max(dictionary_values, page.num_entries);
       dictionary_bytes = std::max(dictionary_bytes, page.plain_bytes);
@@ -222,19 +220,18 @@ void ColumnReader::keep_rest(std::span<uint8_t> memory) {
   }
 }
 
-bool ColumnReader::decode_page(const StoredPage& of, std::span<uint8_t> memory) {
-  const auto& [page, stored] = of;
+bool ColumnReader::decode_page(const Page& page, std::span<uint8_t> memory) {
   const bool is_dictionary = page.kind == kDictionary;
   uint8_t* room = nullptr;
   if (column_.is_binary && (is_dictionary || !is_by_dictionary(page.encoding)))
     room = (is_dictionary ? memory.data() + layout_.dictionary_at : strings_.data() + num_string_bytes_) + kAhead;
   Body body;
-  if (!open_page(page, stored, codec_, room, body)) return false;
+  if (!open_page(page, codec_, room, body)) return false;
   if (is_dictionary) return read_dictionary(page, body, memory);
   Runs repetition, definition;
   if (page.kind == kDataV2) {
-    const uint8_t* middle = stored.data() + page.repetition_bytes;
-    repetition = Runs(stored.data(), middle);
+    const uint8_t *begin = page.stored.data(), *middle = begin + page.repetition_bytes;
+    repetition = Runs(begin, middle);
     definition = Runs(middle, middle + page.definition_bytes);
   } else if (page.kind != kData || (column_.is_list && !take_levels(body, repetition)) ||
              (column_.full && !take_levels(body, definition))) {

@@ -78,14 +78,9 @@ class ColumnReader {
   const Rows& rows() const { return rows_; }
 
  private:
-  struct StoredPage {
-    Page page;
-    std::span<const uint8_t> stored;
-  };
-
   size_t stop_for(int64_t first, int64_t num_rows) const;
   void keep_rest(std::span<uint8_t> memory);
-  bool decode_page(const StoredPage& stored, std::span<uint8_t> memory);
+  bool decode_page(const Page& page, std::span<uint8_t> memory);
   bool read_dictionary(const Page& page, const Body& body, std::span<uint8_t> memory);
   int64_t read_validity(const Runs& levels, int64_t num);
   bool read_values(const Page& page, int64_t num, Body body, uint8_t* out);
@@ -94,8 +89,8 @@ class ColumnReader {
   Column column_;
   Codec codec_;
   Promise promise_;
-  std::vector<StoredPage> pages_;  // that are not decoded yet
-  size_t stop_ = 0;                // of those that are decoded next
+  std::vector<Page> pages_;  // that are not decoded yet
+  size_t stop_ = 0;          // of those that are decoded next
   int64_t num_entries_ = 0, num_bytes_ = 0;
   int64_t rows_left_;  // of the row group, from the first one that is decoded on
   int64_t first_ = 0;  // row from which on they stay

@@ -11,7 +11,8 @@ using Field = ThriftReader::Field;
 
 // More pages than a column chunk has that was written in earnest: one of 1 GiB in pages of 8 KiB has 131,072.
 constexpr size_t kMostPages = 1 << 22;
-constexpr int64_t kMostNumber = 0x7FFFFFFF;
+
+constexpr bool is_size(int64_t number) { return 0 <= number && number <= 0x7FFFFFFF; }
 
 // A field of a struct that is a number, or something binary of which the length is wanted, and where that goes.
 template <typename T>
@@ -79,7 +80,7 @@ Page read_header(ThriftReader& in) {
     described += field.number;
   });
   if (seen >> 3 & 1) page.checksum &= 0xFFFFFFFF;
-  for (const int64_t num : {page.num_nulls, page.num_rows}) is_known &= 0 <= num && num <= kMostNumber;
+  is_known &= is_size(page.num_nulls) && is_size(page.num_rows);
   // Levels in another encoding nobody has written for years.
   is_known &= page.definition_encoding == kRle && page.repetition_encoding == kRle;
   if (!is_known || !has_first(seen, 3) || page.kind != described - 5) page.kind = kUnknownPage;
@@ -87,15 +88,13 @@ Page read_header(ThriftReader& in) {
   return page;
 }
 
-bool is_size(int64_t number) { return 0 <= number && number <= kMostNumber; }
-
 // Whether what a header says can be true of a page before which so many bytes lie.
 bool is_sound(const Page& page, int64_t num_left) {
   for (const int64_t number : {page.stored_bytes, page.plain_bytes, page.num_entries, page.definition_bytes, page.repetition_bytes})
     if (!is_size(number)) return false;
   const int64_t levels = page.level_bytes();
-  if (is_inflated(page)) return false;
-  if (page.stored_bytes > num_left || levels > page.stored_bytes || levels > page.plain_bytes) return false;
+  if (is_inflated(page) || page.stored_bytes > num_left) return false;
+  if (levels > page.stored_bytes || levels > page.plain_bytes) return false;
   // A value takes a byte at least.
   return page.kind != kDictionary || page.num_entries <= page.plain_bytes;
 }
@@ -165,8 +164,9 @@ int64_t scan_pages(std::span<const uint8_t> content, std::vector<Page>& pages) {
   int64_t at = 0;
   while (at < end && pages.size() < kMostPages) {
     ThriftReader in(content, static_cast<size_t>(at));
-    const Page page = read_header(in);
+    Page page = read_header(in);
     if (in.failed() || !is_sound(page, end - page.at)) break;
+    page.stored = content.subspan(in.at(), static_cast<size_t>(page.stored_bytes));
     pages.push_back(page);
     at = page.at + page.stored_bytes;
   }

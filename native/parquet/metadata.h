@@ -30,6 +30,7 @@ struct Page {
   int64_t repetition_bytes = 0;
   int64_t checksum = -1;                    // CRC32 of the content as it is stored; -1: it has none
   bool is_packed = true;                    // whether the values are compressed, in a compressed column chunk
+  std::span<const uint8_t> stored;          // its content, where it was found
 
   int64_t level_bytes() const { return definition_bytes + repetition_bytes; }
 };

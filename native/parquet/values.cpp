@@ -1,5 +1,7 @@
 #include "values.h"
 
+#include <utility>
+
 namespace stoker::parquet {
 namespace {
 
@@ -9,79 +11,36 @@ constexpr uint64_t kOnes = 0x0101010101010101, k127s = 0x7F7F7F7F7F7F7F7F, kDiag
 // Lays eight bits out, a byte each: each byte gets all of them, keeps its own, and is one if that is there.
 STOKER_INLINE uint64_t eight_bytes(uint64_t bits) { return ((((bits * kOnes) & kDiagonal) + k127s) >> 7) & kOnes; }
 
-// Reads packed numbers of `bits` bits, at most two, one by one, or one value again and again.
-struct Levels {
-  const uint8_t* packed;
-  int64_t bit;
-  int width;
-  int64_t mask, value;
-  bool repeats;
-
-  Levels(const Runs& runs, int bits)
-      : packed(runs.packed), bit(runs.bit), width(bits), mask((1 << bits) - 1), value(runs.value),
-        repeats(runs.repeats) {}
-
-  STOKER_INLINE int64_t operator[](int64_t i) const {
-    if (repeats) return value;
-    const int64_t at = bit + i * width;
-    return (packed[at >> 3] >> (at & 7)) & mask;
-  }
-};
-
-// What an index in a dictionary of values of N bytes becomes: the value.
-template <size_t N>
-struct Values {
-  static constexpr int64_t kWidth = N;
-  const uint8_t* dictionary;
-
-  STOKER_INLINE void copy(uint64_t index, uint8_t* out) const { move<N>(out, dictionary + index * N); }
-};
-
-struct WideValues {
-  const uint8_t* dictionary;
-  int64_t kWidth;
-
-  STOKER_INLINE void copy(uint64_t index, uint8_t* out) const {
-    std::memcpy(out, dictionary + static_cast<int64_t>(index) * kWidth, static_cast<size_t>(kWidth));
-  }
-};
-
-// The index itself.
-struct Indices {
-  static constexpr int64_t kWidth = 4;
-
-  STOKER_INLINE void copy(uint64_t index, uint8_t* out) const { store(out, static_cast<uint32_t>(index)); }
-};
-
-template <typename V>
-STOKER_INLINE bool look_up_all(Runs& indices, int64_t num, int bits, const V values, uint64_t num_values,
-                               const uint8_t* limit, uint8_t* out) {
+// Reads `num` numbers of `bits` bits, all below `end`, and has `put` write what each stands for, `width` bytes.
+template <typename Put>
+STOKER_INLINE bool look_up_all(Runs& indices, int64_t num, int bits, uint64_t end, const uint8_t* limit, uint8_t* out,
+                               int64_t width, const Put put) {
   const uint64_t mask = (uint64_t{1} << bits) - 1;
   while (num > 0) {
     if (!indices.begin_next(bits)) return false;
     const int64_t n = std::min(num, indices.left);
     if (indices.repeats) {
       const uint64_t index = static_cast<uint64_t>(indices.value);
-      if (index >= num_values) return false;
-      for (int64_t i = 0; i < n; ++i) values.copy(index, out + i * values.kWidth);
+      if (index >= end) return false;
+      for (int64_t i = 0; i < n; ++i) put(out + i * width, index, width);
     } else {
       const uint8_t* packed = indices.packed;
       // So many of them can be read eight bytes at a time.
       const int64_t room = limit - packed - 8;
       const int64_t safe = room < 0 ? 0 : bits == 0 ? n : std::min(n, (room * 8 + 7) / bits + 1);
-      const auto copy = [&](int64_t begin, int64_t end, auto read) __attribute__((always_inline)) {
-        for (int64_t i = begin; i < end; ++i) {
+      const auto copy = [&](int64_t first, int64_t last, auto read) __attribute__((always_inline)) {
+        for (int64_t i = first; i < last; ++i) {
           const int64_t bit = i * bits;
           const uint64_t index = (read(packed + (bit >> 3)) >> (bit & 7)) & mask;
-          if (index >= num_values) return false;
-          values.copy(index, out + i * values.kWidth);
+          if (index >= end) return false;
+          put(out + i * width, index, width);
         }
         return true;
       };
       const auto few = [&](const uint8_t* at) { return load_few(at, static_cast<size_t>(std::min<int64_t>(8, limit - at))); };
       if (!copy(0, safe, load<uint64_t>) || !copy(safe, n, few)) return false;
     }
-    out += n * values.kWidth;
+    out += n * width;
     num -= n;
   }
   return true;
@@ -130,39 +89,23 @@ STOKER_INLINE void spread_numbers(uint8_t* values, int64_t left, int64_t there, 
 STOKER_VERSIONS
 int64_t read_flat_levels(Runs runs, int64_t num, uint8_t* valid) {
   int64_t num_there = 0;
-  while (num > 0) {
+  for (int64_t n; num > 0; num -= n) {
     if (runs.left == 0 && !runs.begin_next(1)) return -1;
-    const int64_t n = std::min(num, runs.left);
+    n = std::min(num, std::exchange(runs.left, 0));  // of a run that goes on nothing more is wanted
     if (runs.repeats) {
       if (runs.value > 1) return -1;
       num_there += runs.value * n;
       if (valid) std::memset(valid, static_cast<int>(runs.value), static_cast<size_t>(n));
     } else {
-      int64_t bit = runs.bit;
-      for (int64_t i = 0; i < n;) {
-        if ((bit & 7) == 0 && n - i >= 8) {
-          const uint64_t eight = eight_bytes(runs.packed[bit >> 3]);
-          num_there += static_cast<int64_t>((eight * kOnes) >> 56);
-          if (valid) store(valid + i, eight);
-          bit += 8;
-          i += 8;
-          continue;
-        }
-        const int byte = runs.packed[bit >> 3] >> (bit & 7);
-        const int64_t here = std::min(8 - (bit & 7), n - i);
-        for (int64_t k = 0; k < here; ++k) {
-          const int there = (byte >> k) & 1;
-          num_there += there;
-          if (valid) valid[i + k] = static_cast<uint8_t>(there);
-        }
-        bit += here;
-        i += here;
+      for (int64_t i = 0; i < n; i += 8) {
+        const int64_t here = std::min<int64_t>(8, n - i);
+        const uint64_t flags = eight_bytes(runs.packed[i >> 3] & (0xFFu >> (8 - here)));
+        num_there += static_cast<int64_t>((flags * kOnes) >> 56);
+        if (valid && here == 8) store(valid + i, flags);
+        else if (valid) std::memcpy(valid + i, &flags, static_cast<size_t>(here));
       }
-      runs.bit = bit;
     }
-    runs.left -= n;
     if (valid) valid += n;
-    num -= n;
   }
   return num_there;
 }
@@ -182,10 +125,9 @@ bool read_list_levels(Runs repetition, Runs definition, int64_t num, ListLevels 
       if (row == 0) return false;
       value += n;
     } else {
-      const Levels follows(repetition, 1), levels(definition, width);
-      if (follows.repeats && follows.value > 1) return false;
+      if (repetition.repeats && repetition.value > 1) return false;
       for (int64_t i = 0; i < n; ++i) {
-        const int64_t is_more = follows[i], level = levels[i];
+        const int64_t is_more = repetition.level(i, 1), level = definition.level(i, width);
         if (!is_more) {
           if (row >= last) return false;
           offsets[static_cast<size_t>(row++)] = value;
@@ -212,15 +154,21 @@ bool read_list_levels(Runs repetition, Runs definition, int64_t num, ListLevels 
 STOKER_VERSIONS
 bool look_up(Runs indices, int64_t num, int bits, const uint8_t* dictionary, int64_t num_values, int64_t width,
              const uint8_t* limit, uint8_t* out) {
-  const uint64_t most = static_cast<uint64_t>(num_values);
-  if (width == 4) return look_up_all(indices, num, bits, Values<4>{dictionary}, most, limit, out);
-  if (width == 8) return look_up_all(indices, num, bits, Values<8>{dictionary}, most, limit, out);
-  return look_up_all(indices, num, bits, WideValues{dictionary, width}, most, limit, out);
+  const uint64_t end = static_cast<uint64_t>(num_values);
+  const auto put = [=](uint8_t* to, uint64_t index, int64_t size) __attribute__((always_inline)) {
+    __builtin_memcpy(to, dictionary + static_cast<int64_t>(index) * size, static_cast<size_t>(size));
+  };
+  if (width == 4) return look_up_all(indices, num, bits, end, limit, out, 4, put);
+  if (width == 8) return look_up_all(indices, num, bits, end, limit, out, 8, put);
+  return look_up_all(indices, num, bits, end, limit, out, width, put);
 }
 
 STOKER_VERSIONS
 bool read_indices(Runs indices, int64_t num, int bits, int64_t num_values, const uint8_t* limit, uint8_t* out) {
-  return look_up_all(indices, num, bits, Indices{}, static_cast<uint64_t>(num_values), limit, out);
+  const auto put = [](uint8_t* to, uint64_t index, int64_t) __attribute__((always_inline)) {
+    store(to, static_cast<uint32_t>(index));
+  };
+  return look_up_all(indices, num, bits, static_cast<uint64_t>(num_values), limit, out, 4, put);
 }
 
 STOKER_VERSIONS

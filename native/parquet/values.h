@@ -61,10 +61,16 @@ struct Runs {
     next += num_bytes;
     return left > 0;
   }
+
+  // Reads the i-th of the numbers that are left of this run, of at most two bits.
+  STOKER_INLINE int64_t level(int64_t i, int width) const {
+    const int64_t at = bit + i * width;
+    return repeats ? value : (packed[at >> 3] >> (at & 7)) & ((1 << width) - 1);
+  }
 };
 
-// Counts how many of `num` rows have a value, from levels of one bit, and says so of each in `valid` where that is not
-// empty; -1 where levels are cut short.
+// Counts how many of `num` rows have a value, from all levels, of one bit, and says so of each in `valid` where that is
+// not empty; -1 where levels are cut short.
 int64_t read_flat_levels(Runs definition, int64_t num, uint8_t* valid);
 
 // What the levels of lists say: definition levels of a value and of an empty list (-1 where there is none).

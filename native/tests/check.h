@@ -1,11 +1,25 @@
 // What the native tests are written with: TEST("a sentence") { CHECK(...); CHECK_EQUAL(a, b); }
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
+
+using Bytes = std::vector<uint8_t>;
+
+// The same in every run.
+inline std::mt19937_64 generator(7);
+
+// Bytes without a pattern.
+inline Bytes noise(size_t num_bytes) {
+  Bytes bytes(num_bytes);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+  return bytes;
+}
 
 namespace check {
 

@@ -4,7 +4,6 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
-#include <random>
 #include <string>
 
 #include "check.h"
@@ -12,18 +11,9 @@
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
-std::mt19937_64 generator(7);
-
 size_t draw(size_t most) { return std::uniform_int_distribution<size_t>(0, most)(generator); }
 
 bool same(const uint8_t* a, const uint8_t* b, size_t num_bytes) { return std::equal(a, a + num_bytes, b); }
-
-Bytes noise(size_t num_bytes) {
-  Bytes bytes(num_bytes);
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
-  return bytes;
-}
 
 // Memory that begins on a cache line, or so many bytes behind one; what is written behind it is found by sanitizers.
 struct Aligned {
@@ -161,7 +151,7 @@ TEST("different rows are numbered batch by batch in the order in which they come
   const std::vector<int64_t> slot{0, 0, 1, 0, 0, 1}, row{5, 5, 5, 2, 5, 5}, sizes{4, 0, 2};
   std::vector<int64_t> found_slot(6), found_row(6), counts(3);
   std::vector<int32_t> number(6);
-  const size_t num = stoker::distinct(slot, row, sizes, found_slot.data(), found_row.data(), number.data(), counts.data());
+  const size_t num = stoker::distinct(slot, row, sizes, found_slot, found_row, number, counts);
   CHECK_EQUAL(num, size_t{5});
   CHECK(number == (std::vector<int32_t>{0, 0, 1, 2, 0, 1}));
   CHECK(counts == (std::vector<int64_t>{3, 0, 2}));

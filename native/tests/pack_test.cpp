@@ -8,7 +8,6 @@
 #include "check.h"
 
 using stoker::Column;
-using stoker::move_of;
 
 namespace {
 
@@ -20,10 +19,8 @@ std::vector<T> count(size_t num, T first = 0) {
 }
 
 template <typename T>
-Column column(const std::vector<T>& values, size_t offset, size_t item_bytes = sizeof(T), size_t per_row = 1) {
-  const size_t row_bytes = sizeof(T) * per_row;
-  return {reinterpret_cast<const std::byte*>(values.data()), row_bytes, offset,
-          move_of(row_bytes, item_bytes, std::is_signed_v<T>)};
+Column column(const std::vector<T>& values, size_t per_row = 1) {
+  return {reinterpret_cast<const std::byte*>(values.data()), sizeof(T) * per_row, std::is_signed_v<T>};
 }
 
 template <typename T>
@@ -40,14 +37,14 @@ TEST("records are packed from wherever their columns lie") {
   const auto a = count<int16_t>(100, -7), b = count<int16_t>(200, 50);
   const auto wide = count<uint8_t>(900);
   stoker::RecordPacker packer(24);
-  packer.add_field();
-  packer.add_piece(300, {{column(id, 0)}});
-  packer.add_field();
-  packer.add_piece(100, {{column(a, 8, 8)}});
-  packer.add_piece(0, {{column(a, 8, 8)}});
-  packer.add_piece(200, {{column(b, 8, 8)}});
-  packer.add_field();
-  packer.add_piece(300, {{column(wide, 16, 1, 3)}});
+  packer.add_field(0, 8);
+  packer.add_piece(300, {column(id)});
+  packer.add_field(8, 8);
+  packer.add_piece(100, {column(a)});
+  packer.add_piece(0, {column(a)});
+  packer.add_piece(200, {column(b)});
+  packer.add_field(16, 1);
+  packer.add_piece(300, {column(wide, 3)});
   for (const auto& [start, stop] : {std::pair<size_t, size_t>{0, 300}, {99, 101}, {100, 300}, {7, 7}, {300, 300}}) {
     std::vector<std::byte> block((stop - start) * 24, std::byte{0xA5});
     packer.pack(block, start, stop);
@@ -63,16 +60,18 @@ TEST("records are packed from wherever their columns lie") {
   CHECK_THROWS(packer.pack(block, 0, 301), std::invalid_argument);
   CHECK_THROWS(packer.pack(block, 2, 1), std::invalid_argument);
   CHECK_THROWS(packer.pack(std::span(block).first(23), 0, 1), std::invalid_argument);
-  CHECK_THROWS(packer.add_piece(1, {{column(id, 17)}}), std::invalid_argument);
-  CHECK_THROWS(move_of(2, 4, true), std::invalid_argument);
+  packer.add_field(17, 8);
+  CHECK_THROWS(packer.add_piece(1, {column(id)}), std::invalid_argument);
+  packer.add_field(0, 4);
+  CHECK_THROWS(packer.add_piece(1, {column(a)}), std::invalid_argument);
 }
 
 TEST("integers keep their values when they are widened") {
   const std::vector<int8_t> lowest{-128, 127};
   const std::vector<uint8_t> highest{255, 0};
   stoker::RecordPacker packer(16);
-  packer.add_field();
-  packer.add_piece(2, {{column(lowest, 0, 8), column(highest, 8, 8)}});
+  packer.add_field(0, 8);
+  packer.add_piece(2, {column(lowest), column(highest)});
   std::vector<std::byte> block(32);
   packer.pack(block, 0, 2);
   CHECK_EQUAL(at<int64_t>(block, 0), -128);
@@ -86,10 +85,10 @@ TEST("lists of a row lie side by side, zeros behind them") {
   const auto bytes = count<uint8_t>(3, 9);
   stoker::ListPacker packer;
   packer.add_field(offsets, 4);
-  packer.add_piece(reinterpret_cast<const std::byte*>(first.data()), 3);
-  packer.add_piece(reinterpret_cast<const std::byte*>(second.data()), 2);
+  packer.add_piece(std::as_bytes(std::span(first)));
+  packer.add_piece(std::as_bytes(std::span(second)));
   packer.add_field(byte_offsets, 1);
-  packer.add_piece(reinterpret_cast<const std::byte*>(bytes.data()), 3);
+  packer.add_piece(std::as_bytes(std::span(bytes)));
   const std::vector<uint32_t> places{0, 3, 1, 2, 0, 2, 3, 2, 0};
   std::vector<std::byte> block(32, std::byte{0xA5});
   packer.pack(block, places, 0, 3);
@@ -106,8 +105,10 @@ TEST("lists of a row lie side by side, zeros behind them") {
   wrong[1] = 4;
   CHECK_THROWS(packer.pack(block, wrong, 0, 3), std::invalid_argument);
   wrong = places;
-  wrong[6] = 1u << 31;
-  CHECK_THROWS(packer.pack(block, wrong, 0, 3), std::invalid_argument);
+  for (const uint32_t place : {1u << 31, 1u}) {  // behind the block, and before it
+    wrong[6] = place;
+    CHECK_THROWS(packer.pack(block, wrong, 1, 3), std::invalid_argument);
+  }
 }
 
 TEST("rows that differ from the one before are marked") {

@@ -14,8 +14,6 @@ using namespace stoker::parquet;
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
-
 Bytes joined(std::initializer_list<Bytes> parts) {
   Bytes all;
   for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
@@ -257,11 +255,12 @@ TEST("what snappy wrote is undone, and what is cut short is refused") {
   // A length; "abcd" as a literal; eight bytes from four back; twelve from one back.
   const Bytes packed{24, 3 << 2, 'a', 'b', 'c', 'd', 4 << 2 | 1, 4, 11 << 2 | 2, 1, 0};
   Bytes out(24);
-  CHECK(unsnap(packed, out));
+  CHECK(decompress(Codec::kSnappy, packed, out));
   CHECK_EQUAL(std::string(out.begin(), out.end()), "abcdabcdabcddddddddddddd");
-  for (size_t num = 0; num < packed.size(); ++num) CHECK(!unsnap(Bytes(packed.begin(), packed.begin() + static_cast<ptrdiff_t>(num)), out));
+  for (size_t num = 0; num < packed.size(); ++num)
+    CHECK(!decompress(Codec::kSnappy, Bytes(packed.begin(), packed.begin() + static_cast<ptrdiff_t>(num)), out));
   Bytes more(25);
-  CHECK(!unsnap(packed, more));
+  CHECK(!decompress(Codec::kSnappy, packed, more));
 }
 
 TEST("a footer with other row groups or columns than are expected is refused") {
@@ -283,9 +282,12 @@ TEST("a footer with other row groups or columns than are expected is refused") {
 TEST("strings of any length are hashed as XXH3 does") {
   Bytes bytes(2048);
   std::iota(bytes.begin(), bytes.end(), uint8_t{0});
-  CHECK_EQUAL(stoker::hash({}), 0x2D06800538D394C2u);  // by the xxhash package
-  std::vector<uint64_t> all;
-  for (size_t num = 0; num <= bytes.size(); ++num) all.push_back(stoker::hash(Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(num))));
+  std::vector<int64_t> all(bytes.size() + 1);
+  for (size_t num = 0; num <= bytes.size(); ++num) {
+    const Bytes exact(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(num));
+    CHECK(stoker::hash_strings(exact, std::vector<int64_t>{0, static_cast<int64_t>(num)}, UINT64_MAX, {&all[num], 1}));
+  }
+  CHECK_EQUAL(static_cast<uint64_t>(all[0]), 0x2D06800538D394C2u);  // by the xxhash package
   std::ranges::sort(all);
   CHECK(std::ranges::adjacent_find(all) == all.end());
 }

@@ -164,7 +164,7 @@ TEST("tokens, ends and padding stand where they belong, in few rows and in many"
     const std::vector<uint8_t> end{201, 202, 203}, pad{101, 102, 103};
     std::vector<uint8_t> out(num_rows * length * 3);
     const std::vector<const uint8_t*> lists(num.size(), memory.data());
-    stoker::pack_values(rows, {lists.data(), first, num_values}, end, pad, out);
+    stoker::pack_values(rows, lists.data(), first, num_values, end, pad, out);
     std::vector<int32_t> ids(num_rows * length), positions(num_rows * length);
     stoker::fill_places(rows, ids, positions);
     for (size_t row = 0; row < num_rows; ++row) {

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <random>
 #include <system_error>
 #include <thread>
 
@@ -11,15 +10,6 @@
 #include "gather.h"
 
 namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-Bytes noise(size_t num_bytes, unsigned seed) {
-  std::mt19937 generator(seed);
-  Bytes bytes(num_bytes);
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
-  return bytes;
-}
 
 // A file that goes away with this.
 struct File {
@@ -47,7 +37,7 @@ uint8_t line_behind(const stoker::ChunkMap& chunk) {
 TEST("a map is what the file is, though that is gone, and has a line that can be read behind it") {
   const size_t page = stoker::page_bytes();
   for (const size_t size : {size_t{1}, page - 64, page - 63, page, 3 * page, stoker::kHugeBytes, stoker::kHugeBytes + 1}) {
-    const Bytes content = noise(size, 1);
+    const Bytes content = noise(size);
     stoker::ChunkMap chunk;
     {
       const File file(content);
@@ -65,7 +55,7 @@ TEST("a map is what the file is, though that is gone, and has a line that can be
 }
 
 TEST("files are read side by side into memory that is used again") {
-  const Bytes first = noise(3'000'000, 2), second = noise(1, 3), third = noise(stoker::page_bytes(), 4);
+  const Bytes first = noise(3'000'000), second = noise(1), third = noise(stoker::page_bytes());
   const File one(first), two(second), three(third);
   const std::vector<stoker::ChunkFile> files{{one.fd, first.size()}, {two.fd, 1}, {three.fd, third.size()}};
   stoker::WindowMemory memory;
@@ -80,23 +70,22 @@ TEST("files are read side by side into memory that is used again") {
     CHECK_EQUAL(memory.num_free(), 0u);
   }
   CHECK_EQUAL(memory.num_free(), 1u);
-  const std::vector<stoker::ChunkFile> longer{{two.fd, 2}};
+  const std::vector<stoker::ChunkFile> longer{{two.fd, 2}}, closed{{-1, 5'000'000}};
   CHECK_THROWS(stoker::read_chunks(longer, memory, true), std::system_error);
-  const std::vector<stoker::ChunkFile> closed{{-1, 5'000'000}};
   CHECK_THROWS(stoker::read_chunks(closed, memory, true), std::system_error);
 }
 
 TEST("windows that several threads read from one memory hold what their files do") {
-  const std::vector<Bytes> contents{noise(1'500'000, 6), noise(700'000, 7), noise(2'000'000, 8)};
+  const std::vector<Bytes> contents{noise(1'500'000), noise(700'000), noise(2'000'000)};
   const File files[] = {File(contents[0]), File(contents[1]), File(contents[2])};
   stoker::WindowMemory memory;
   bool are_right[] = {true, true, true};
   std::vector<std::thread> threads;
   for (size_t i = 0; i < 3; ++i) {
     threads.emplace_back([&, i] {
-      const stoker::ChunkFile file{files[i].fd, contents[i].size()};
+      const std::vector<stoker::ChunkFile> its{{files[i].fd, contents[i].size()}};
       for (int round = 0; round < 4; ++round) {
-        const auto chunks = stoker::read_chunks({&file, 1}, memory, false);
+        const auto chunks = stoker::read_chunks(its, memory, false);
         are_right[i] = are_right[i] && has(chunks[0], contents[i]);
         memory.rest();
       }
@@ -108,7 +97,7 @@ TEST("windows that several threads read from one memory hold what their files do
 }
 
 TEST("arrays that do not lie in their chunk, or have another number of rows, make no window") {
-  const Bytes content = noise(4096, 5);
+  const Bytes content = noise(4096);
   const File file(content);
   const std::vector<stoker::ChunkMap> chunks(2, stoker::ChunkMap(file.fd, content.size()));
   stoker::Table layout;

@@ -316,12 +316,6 @@ class WindowOrder:
 
     def __init__(self, *, start: int, stop: int, keys: numpy.typing.NDArray[numpy.uint64], shuffle: bool, slot_starts: numpy.typing.NDArray[numpy.int64], shifts: numpy.typing.NDArray[numpy.int64], bucket_slots: numpy.typing.NDArray[numpy.int32], bucket_bits: int, first_slot: int) -> None: ...
 
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def stop(self) -> int: ...
-
     def locate(self, position: numpy.typing.NDArray[numpy.int64], slot: numpy.typing.NDArray[numpy.int64], row: numpy.typing.NDArray[numpy.int64]) -> None:
         """
         Write slot, counted from the window's first, and row of each position. Shape [B] each.
