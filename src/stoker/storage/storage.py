@@ -18,8 +18,10 @@ import errno
 import os
 import secrets
 import stat as stat_modes
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -33,6 +35,8 @@ T = TypeVar("T")
 
 # The version of an object whose store tells nothing that changes with it.
 NO_VERSION = "unknown"
+# What a file is called that is being written. An hour later its writer has been killed.
+_DRAFT, _STALE_S = b".stoker-draft", 3600.0
 # The size of a link that leads nowhere, in a listing.
 DANGLING = -1
 
@@ -221,8 +225,9 @@ class LocalStorage:
     def write(self, url: str, data: BytesLike) -> None:
         """Make the file `url`, in place of what has its name, and its folder: whole or not at all."""
         path = name_bytes(url)
-        aside = path + f".{os.getpid()}-{secrets.token_hex(4)}".encode()
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120  Path has no names of bytes
+        aside, folder = path + b"." + secrets.token_hex(8).encode() + _DRAFT, os.path.dirname(path)  # noqa: PTH120
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103  Path has no names of bytes
+        _remove_drafts(folder)
         try:
             with open(aside, "xb") as file:  # noqa: PTH123
                 file.write(data)
@@ -234,6 +239,16 @@ class LocalStorage:
 
     def __repr__(self) -> str:
         return "LocalStorage()"
+
+
+@cache
+def _remove_drafts(folder: bytes) -> None:
+    """Remove what writers that were killed have left in a folder: once a process, since all of it is listed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.name.endswith(_DRAFT) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
+                    os.unlink(entry.path)  # noqa: PTH108
 
 
 def _check_regular(url: str, status: os.stat_result) -> None:
