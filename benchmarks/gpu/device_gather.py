@@ -28,7 +28,7 @@ from benchmarks.gpu.copying import COPY_BYTES, LARGE_BATCH_SIZE, copied, dataset
 from benchmarks.gpu.device import Marks
 from benchmarks.measure import Answer, compare
 from benchmarks.warm_gather import BATCH_SIZE
-from stoker.cache.format import read_header, record_names
+from stoker.cache.format import RECORDS, read_header
 from stoker.demo.data import DemoData
 from stoker.sampling.epoch import EpochOrder
 from stoker.torch import TorchLoader
@@ -103,7 +103,6 @@ class DeviceGather:
         self.width = loader.spec.record_bytes
         self._kernel = cupy.RawModule(code=_KERNELS).get_function("gather")
         (opened,) = loader._opened.datasets
-        (name,) = record_names(loader.spec)
         self._pinned: list[npt.NDArray[np.uint8]] = []
         self.num_bytes = 0
         begin, bases = time.perf_counter(), []
@@ -111,7 +110,7 @@ class DeviceGather:
             path = opened.builder.store.path_of(opened.catalogue.key(chunk))
             with path.open("rb") as file:
                 header = read_header(file.fileno(), path=path)
-            bases.append(self._pin(path) + header.arrays[name].offset_bytes)
+            bases.append(self._pin(path) + header.arrays[RECORDS].offset_bytes)
             self.num_bytes += header.size_bytes
         self.pinned_at = self.num_bytes / (time.perf_counter() - begin) / 1e9
         self._bases = np.array(bases, dtype=np.uint64)

@@ -61,6 +61,9 @@ int renameat(int from, const char *name, int to, const char *other) {
 int rename(const char *name, const char *other) { return fails_at(AT_FDCWD, other) ? -1 : REAL(rename)(name, other); }
 int unlinkat(int fd, const char *name, int flags) { return fails_at(fd, name) ? -1 : REAL(unlinkat)(fd, name, flags); }
 int unlink(const char *name) { return fails_at(AT_FDCWD, name) ? -1 : REAL(unlink)(name); }
+int linkat(int from, const char *name, int to, const char *other, int flags) {
+    return fails_at(to, other) ? -1 : REAL(linkat)(from, name, to, other, flags);
+}
 int symlinkat(const char *target, int fd, const char *name) {
     return fails_at(fd, name) ? -1 : REAL(symlinkat)(target, fd, name);
 }

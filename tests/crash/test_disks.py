@@ -135,6 +135,21 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
         Store(disk / "another")
 
 
+def test_a_scrub_of_a_disk_that_became_read_only_does_not_say_that_it_removed_what_is_damaged(disk, caplog):
+    with Store(disk / "cache") as store:
+        put(store, 0)
+        path = store.path_of(key(0))
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+    assert run("mount", "-o", "remount,ro", str(disk))
+    with Store(disk / "cache", scrub_bytes_s=1 << 30) as store:
+        while store.size_of(key(0)) is not None:  # until it is known to be damaged
+            pass
+    assert path.exists()
+    assert "it cannot be removed, and is made again" in caplog.text
+
+
 def used_bytes(folder):
     """Return the bytes that a disk has given away, deleted files that are still mapped included."""
     about = os.statvfs(folder)

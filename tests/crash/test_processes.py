@@ -142,7 +142,7 @@ def test_four_that_train_from_a_small_cache_and_are_killed_leave_nothing_that_th
         report = admin.verify(store)
         assert (report.corrupt, report.strays) == ((), ())
         assert all(not entry.is_in_use for entry in admin.entries(store))
-        assert store.disk.quota.recount() == report.num_bytes <= limit
+        assert store.disk.folder.count_bytes() == report.num_bytes <= limit
     assert fill(data, cache, tmp_path / "after", digest=True) == digest
 
 

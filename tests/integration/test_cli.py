@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -412,6 +413,23 @@ def test_cache_rm_removes_what_is_named_and_leaves_the_rest(run_json, cache):
     assert [entry["fingerprint"] for entry in left] == names[1:]
     assert run_json("cache", "rm", cache, "--all", "--yes")[1]["removed"] == names[1:]
     assert not list(cache.rglob("*.safetensors"))
+
+
+def test_cache_rm_that_is_interrupted_says_what_is_gone(cache):
+    chunks = cache / "chunks"
+    for i in range(5000):
+        (chunks / f"{i:064}.safetensors").write_bytes(bytes(10))
+    num = len(list(chunks.iterdir()))
+    with shell("cache", "rm", cache, "--all", "--yes") as process:
+        while len(list(chunks.iterdir())) == num:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, err) == (130, "interrupted\n")
+    told = re.match(r"([\d,]+) chunks removed, .* freed before it ended", out)
+    gone = num - len(list(chunks.iterdir()))
+    assert 0 <= gone - int(told[1].replace(",", "")) <= 1  # it may end between removing one and counting it
+    assert gone < num
 
 
 def test_cache_rm_refuses_what_is_in_use(run, cache):

@@ -67,6 +67,10 @@ class KilledFiles(Files):
         self._live()
         super().replace(*names)
 
+    def link(self, *names):
+        self._live()
+        super().link(*names)
+
     def remove(self, folder, name):
         self._live()
         return super().remove(folder, name)
@@ -265,6 +269,10 @@ class FailingFiles(Files):
     def replace(self, *names):
         self._change()
         super().replace(*names)
+
+    def link(self, *names):
+        self._change()
+        super().link(*names)
 
     def remove(self, *names):
         self._change()

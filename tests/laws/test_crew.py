@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import Cache, Dataset, Loader, Mixture
-from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permit, Permits
+from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permits
 from stoker.loader.config import LoaderConfig
 from stoker.loader.fill import warm
 from stoker.loader.opened import open_datasets
@@ -35,9 +35,8 @@ class Store:
 
     def build(self, pool, *, is_hungry=True, num_samples=100):
         """Pass the time until one more chunk is built, and tell the pool."""
-        permit = Permit(self.permits)
-        with permit:
-            permit.take()
+        with self.permits:
+            self.permits.take()
             self.now += self.compute_s
         self.now += 1 / self.rate(pool.size) - self.compute_s
         return pool.built(num_samples, is_hungry=is_hungry)
@@ -133,14 +132,20 @@ def test_it_goes_to_the_larger_size_again_once_its_own_gives_less_than_that_gave
 def test_places_count_the_time_for_which_they_were_taken():
     now = [0.0]
     permits = Permits(2, clock=lambda: now[0])
-    one, two = Permit(permits), Permit(permits)
-    with one:
-        one.take()
-        one.take()
-        now[0] = 1.0
-        with two:
-            two.take()
+
+    def work():
+        with permits:
+            permits.take()
             now[0] = 3.0
+
+    with permits:
+        permits.take()
+        permits.take()
+        now[0] = 1.0
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert permits.num_free == 2
     assert permits.busy_s == pytest.approx(3.0 + 2.0)
 
 

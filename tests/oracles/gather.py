@@ -67,7 +67,7 @@ def laid_out(spec: Spec, chunks: Sequence[Chunk]) -> tuple[WindowChunks, list[tu
     for chunk in chunks:
         arrays = [chunk.records] if chunk.records.shape[1] else []
         if (strips := make_strips(spec, chunk.lists)) is not None:
-            content = np.empty(strips.size_bytes, np.uint8)
+            content = np.empty(int(strips.begins[-1]), np.uint8)
             strips.lay(content, 0, len(strips.places))
             arrays += [strips.places, content]
         else:

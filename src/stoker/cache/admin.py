@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.cache.folder import ChunkFile
-from stoker.cache.quota import DatasetEntry
+from stoker.cache.disk import DatasetEntry
 from stoker.cache.store import Store
 from stoker.errors import CacheError, without_secrets
 from stoker.words import some_of
@@ -16,14 +15,7 @@ from stoker.words import some_of
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What a check of a whole cache found.
-
-    Attributes:
-        num_chunks: Chunks checked.
-        num_bytes: Their bytes.
-        corrupt: Paths and reasons.
-        strays: What lies among the chunks and is none.
-    """
+    """What a check of a whole cache found: paths and reasons of what is corrupt, and what is stray among the chunks."""
 
     num_chunks: int
     num_bytes: int
@@ -33,24 +25,23 @@ class VerifyReport:
 
 def entries(store: Store) -> list[DatasetEntry]:
     """Return the data sets and their chunks, the most recently opened first; chunks of none come last."""
-    quota = store.disk.quota
-    chunks = {chunk.key: chunk for chunk in store.disk.folder.list_chunks()}
-    in_use, found = quota.in_use(), []
-    for one in sorted(quota.datasets(), key=lambda one: -one.opened_ns):
-        mine = tuple(chunks[key] for key in dict.fromkeys(one.keys) if key in chunks)
+    disk = store.disk
+    chunks, in_use, found = disk.folder.list_chunks(), disk.in_use(), []
+    for one in sorted(disk.datasets(), key=lambda one: -one.opened_ns):
+        mine = {key: chunks[key] for key in one.keys if key in chunks}
         found.append(replace(one, chunks=mine, is_in_use=one.fingerprint in in_use))
-    claimed = {chunk.key for one in found for chunk in one.chunks}
-    unclaimed = tuple(chunk for chunk in chunks.values() if chunk.key not in claimed)
+    claimed = {key for one in found for key in one.chunks}
+    unclaimed = {key: size for key, size in chunks.items() if key not in claimed}
     return [*found, DatasetEntry(chunks=unclaimed)] if unclaimed else found
 
 
-def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], object] | None = None) -> VerifyReport:
+def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[int], object] = lambda _: None) -> VerifyReport:
     """Compare the checksums of every chunk.
 
     Args:
         store: Of the cache.
         fix: Whether to remove what is corrupt or stray, so that it is built again; a folder among the chunks stays.
-        on_chunk: Told of each chunk checked.
+        on_chunk: Told the bytes of each chunk checked.
 
     Raises:
         CacheError: Something is to be removed from a cache that cannot be written to; nothing was read then.
@@ -62,19 +53,18 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[ChunkFile], o
         )
     chunks, strays = folder.list_chunks(), folder.list_strays()
     corrupt: list[tuple[Path, str]] = []
-    for chunk in chunks:
-        if (reason := store.find_damage(chunk.key, removes=fix)) is not None:
-            corrupt.append((chunk.path, reason))
-        if on_chunk is not None:
-            on_chunk(chunk)
-    for path in strays if fix else ():
+    for key, size_bytes in chunks.items():
+        if (reason := store.find_damage(key, removes=fix)) is not None:
+            corrupt.append((store.path_of(key), reason))
+        on_chunk(size_bytes)
+    for name in strays if fix else ():
         with contextlib.suppress(OSError):  # a folder, which is not ours to empty
-            folder.files.remove(folder.chunks, path.name)
+            folder.files.remove(folder.chunks, name)
     return VerifyReport(
         num_chunks=len(chunks),
-        num_bytes=sum(chunk.size_bytes for chunk in chunks),
+        num_bytes=sum(chunks.values()),
         corrupt=tuple(corrupt),
-        strays=tuple(strays),
+        strays=tuple(store.path / "chunks" / name for name in strays),
     )
 
 

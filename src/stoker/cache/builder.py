@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
@@ -14,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.cache.store import Store
-from stoker.cache.threads import Helpers, Permit, Permits, overlapped
+from stoker.cache.threads import Helpers, Permits, overlapped
 from stoker.cache.workers import TransformProcesses
-from stoker.cache.write import MismatchError, prepare_chunk
+from stoker.cache.write import prepare_chunk
 from stoker.columns import Columns, Converter, Packable, as_table, plan_spec
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.fragments import Fragment
@@ -72,9 +71,6 @@ class Builder:
         num_processes: Processes in which the transform runs; None for the calling thread.
         substitutes: Whether a chunk that cannot be made of its rows is made of others', see `Substitutes`.
 
-    Attributes:
-        permits: To compute.
-
     Raises:
         ValueError: The transform cannot be sent to a process.
     """
@@ -95,16 +91,15 @@ class Builder:
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
-        if self._dataset.transform is None:
-            self._spec = plan_spec(catalogue.schema, self._dataset.fields, self._dataset.deduplicate)
-        transform = self._dataset.transform
-        self._processes = None
-        if transform is not None and num_processes is not None:
+        self._processes: TransformProcesses | None = None
+        if (transform := self._dataset.transform) is None:
+            self._spec = self._plan(catalogue.schema)
+        elif num_processes is not None:
             self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
         self.permits = Permits(num_computing)
         self._helpers = Helpers(self.permits)
-        self._substitutes, self._may_substitute = Substitutes(catalogue, store), substitutes
+        self._substitutes = Substitutes(catalogue, store, are_wanted=substitutes)
         store.register(
             catalogue.fingerprint,
             name=self._dataset,
@@ -119,17 +114,17 @@ class Builder:
     def size_of(self, i: int) -> int | None:
         """Return the size of chunk i in bytes, or of the one that stands in for it; None where neither is there."""
         size_bytes = self.store.size_of(self.key(i))
-        if size_bytes is None and self._may_substitute and self._substitutes.find(i):
+        if size_bytes is None and self._substitutes.find(i):
             size_bytes = self.store.size_of(self.key(i))
         return size_bytes
 
     def has(self, i: int) -> bool:
         """Return whether chunk i, or one that stands in for it, is there."""
-        return self.store.has(self.key(i)) or (self._may_substitute and self._substitutes.find(i))
+        return self.store.has(self.key(i)) or self._substitutes.find(i)
 
     def is_substituted(self, i: int) -> bool:
         """Return whether other rows stand in for those of chunk i, as far as that is known here or in the store."""
-        return self._may_substitute and self.has(i) and i in self._substitutes.chunks
+        return self.has(i) and i in self._substitutes.chunks
 
     @property
     def num_substituted(self) -> int:
@@ -145,15 +140,11 @@ class Builder:
     # ------------------------------------------------------------------ what a sample is
 
     def find_spec(self, first: int | None = None) -> Spec:
-        """Return what a sample is: from the columns' types, or, with a transform, from the first chunk.
+        """Return what a sample is: from the columns' types, or, with a transform, from one chunk.
 
-        Blocks: with a transform, until the first chunk with samples is built, unless the cache knows.
+        All processes must look at the same one: the first with samples, unless told.
 
-        Args:
-            first: Chunk to look at; the first with samples unless told. All processes must look at the same one.
-
-        Raises:
-            StokerError: As `build`.
+        Blocks: with a transform, until that chunk is built, unless the cache knows. Errors are those of `build`.
         """
         with self._finding:
             if self._spec is None:
@@ -164,8 +155,11 @@ class Builder:
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
                     result = self._transformed(self.catalogue.schema.empty_table(), "an empty table")
-                    self._spec = plan_spec(result, self._dataset.fields, self._dataset.deduplicate)
+                    self._spec = self._plan(result)
             return self._spec
+
+    def _plan(self, columns: pa.Schema | pa.Table) -> Spec:
+        return plan_spec(columns, self._dataset.fields, self._dataset.deduplicate)
 
     def _spec_of_chunk(self, i: int) -> Spec:
         wait = threading.Event().wait
@@ -193,7 +187,7 @@ class Builder:
 
         Args:
             i: Number of a fragment.
-            must_be_kept: Whether to raise if the cache folder cannot take it. Else it is kept in memory then.
+            must_be_kept: Whether to raise if the cache folder cannot take it, in place of keeping it in memory.
             on_published: Told of each chunk when it is there; by helpers, too.
             is_first: Whether it decides what a sample is.
 
@@ -209,16 +203,17 @@ class Builder:
         if (lock := self.store.try_lock(next(iter(keys.values())))) is None:
             return self.has(i)
 
-        def publish(j: int, made: _Made) -> bool:
-            """Publish chunk j; False where it cannot be kept, and only came along."""
+        refused: list[int] = []  # parts that cannot be kept, and only came along
+
+        def publish(j: int, made: _Made) -> None:
             try:
                 self._publish_or_replace(j, made, spec, must_be_kept=must_be_kept or j != i)
             except CacheError:
                 if j == i:
                     raise
-                return False
-            on_published(j)
-            return True
+                refused.append(j)
+            else:
+                on_published(j)
 
         with lock:
             missing = {j for j in keys if not self.has(j)}
@@ -228,15 +223,14 @@ class Builder:
             if self.store.fetch(keys[i], spec, num_samples=num, must_be_kept=must_be_kept):
                 on_published(i)
                 return True
-            is_full = False
             with (
                 overlapped(self._helpers if len(missing) > 1 else None) as do,
                 closing(self._made(i, missing, spec)) as parts,
             ):
                 for j, made in parts:
-                    is_full |= not do(partial(publish, j, made))
+                    do(partial(publish, j, made))
                     del made
-                    if is_full and j >= i:
+                    if refused and j >= i:
                         break  # nothing that is still to come could stay
         return True
 
@@ -252,17 +246,17 @@ class Builder:
         Holds a permit to compute while it makes them, and not while bytes come over a network or while
         the caller publishes.
         """
-        catalogue, permit, left = self.catalogue, Permit(self.permits), set(missing)
+        catalogue, permits, left = self.catalogue, self.permits, set(missing)
         if spec is not None:
             for j in sorted(j for j in missing if catalogue.num_samples[j] == 0):
                 left.discard(j)
                 yield j, (empty_arrays(spec), spec)
         made: _Made
-        with closing(self._read(i, left, permit)) as tables:
+        with closing(self._read(i, left)) as tables:
             while left:
-                with permit:
+                with permits:
                     if not catalogue.is_remote:  # reading from a disk is a part of decoding
-                        permit.take()
+                        permits.take()
                     try:
                         j, table = next(tables)
                     except StokerError as error:
@@ -270,7 +264,7 @@ class Builder:
                         made = error
                         break
                     left.discard(j)
-                    permit.take()
+                    permits.take()
                     if spec is None and j != i:
                         continue  # perhaps without samples: chunk i says what a sample is
                     try:
@@ -285,13 +279,13 @@ class Builder:
         for j in sorted(left):  # what a row group has behind a bad page cannot be read either
             yield j, made
 
-    def _read(self, i: int, wanted: Collection[int], permit: Permit) -> Generator[tuple[int, pa.Table]]:
+    def _read(self, i: int, wanted: Collection[int]) -> Generator[tuple[int, pa.Table]]:
         """Yield the rows of each wanted fragment of a unit."""
         catalogue, left = self.catalogue, set(wanted)
         rows = catalogue.read(
             i,
             on_stage=self._on_stage,
-            on_fetched=permit.take,
+            on_fetched=self.permits.take,
             coded=self._coded,
             share_out=self._helpers.share_out,
         )
@@ -320,14 +314,14 @@ class Builder:
         with noted("converting", fragment), self._on_stage.span("convert", self.catalogue.sizes.of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
-                spec = plan_spec(columns.schema, self._dataset.fields, self._dataset.deduplicate)
+                spec = self._plan(columns.schema)
         return arrays, spec
 
     def _transformed(self, table: pa.Table, where: str) -> pa.Table:
         if self._dataset.transform is None:
             return table
         with noted("transforming", where), self._on_stage.span("transform", self.catalogue.sizes.of(table)):
-            columns: Columns = (self._call if self._processes is None else self._processes)(table, where)
+            columns = (self._processes or self._call)(table, where)
         with noted("transforming", where):
             result = as_table(columns, where=where)
             if result.num_rows != table.num_rows:
@@ -362,35 +356,29 @@ class Builder:
             self._substitutes.chunks.discard(j)
 
     def _check_replaceable(self, error: Exception) -> None:
-        """Raise the error unless other rows may stand in for those that caused it.
-
-        They do not help against a network, credentials, a full disk, or files that are gone.
-        """
-        is_of_rows = isinstance(error, SourceCorruptError | FieldError | MismatchError)
-        if not self._may_substitute or not (error.is_of_rows if isinstance(error, TransformError) else is_of_rows):
+        """Raise the error unless other rows may stand in: not for a network, credentials, a full disk, lost files."""
+        is_of_rows = isinstance(error, SourceCorruptError | FieldError)
+        if isinstance(error, TransformError):
+            is_of_rows = error.is_of_rows
+        if not (is_of_rows and self._substitutes.are_wanted):
             raise error
 
     def _replace(self, j: int, error: StokerError, spec: Spec | None, *, must_be_kept: bool) -> None:
-        """Publish a chunk of the rows of the next one that can be made, in place of one that cannot.
-
-        Raises:
-            StokerError: `error`, where there is none.
-        """
+        """Publish a chunk of the rows of the next one that can be made, in place of one that cannot; else raise why."""
         substitutes = self._substitutes
         for donor in substitutes.donors(j):
+            is_sound = False
             try:
                 table, spec_there = self._sound_rows(donor, spec)
-            except (MismatchError, StokerError) as other:
-                self._check_replaceable(other)
-                substitutes.bad.add(donor)
-                continue
-            try:
-                with (permit := Permit(self.permits)):
-                    permit.take()
+                is_sound = True
+                with self.permits:
+                    self.permits.take()
                     made = self._convert(j, _cycled(table, int(self.catalogue.num_samples[j])), spec_there)
                 self._publish(j, substitutes.key(j), made, must_be_kept=must_be_kept, donor=donor)
             except StokerError as other:
                 self._check_replaceable(other)
+                if not is_sound:
+                    substitutes.bad.add(donor)
                 continue
             substitutes.add(j, f"those of {self.catalogue.fragments[donor]} stand in for them: {error}")
             return
@@ -398,16 +386,10 @@ class Builder:
         raise error
 
     def _sound_rows(self, i: int, spec: Spec | None) -> tuple[pa.Table, Spec]:
-        """Return the rows of a chunk that can be made of all of them, and the spec that these fit.
-
-        Raises:
-            StokerError: It cannot.
-            MismatchError: It does not fit the spec.
-        """
-        permit = Permit(self.permits)
-        with closing(self._read(i, {i}, permit)) as tables, permit:
+        """Return the rows of a chunk that can be made of all of them, and the spec that these fit; else raise."""
+        with closing(self._read(i, {i})) as tables, self.permits:
             _, table = next(tables)
-            permit.take()
+            self.permits.take()
             arrays, spec = self._convert(i, table, spec)
             prepare_chunk(arrays, spec, num_samples=int(self.catalogue.num_samples[i]))
             return table, spec
@@ -422,23 +404,21 @@ class Builder:
             "rows": fragment.rows,
             **({} if donor is None else {"rows_of": str(self.catalogue.fragments[donor])}),
         }
-        start_ns = time.perf_counter_ns()
-        with noted("publishing", fragment):
+        with noted("publishing", fragment), self._on_stage.span("publish") as span:
             try:
-                size_bytes = self.store.publish(
+                span.num_bytes = self.store.publish(
                     key,
                     *made,
                     num_samples=int(self.catalogue.num_samples[j]),
                     about=about,
                     must_be_kept=must_be_kept,
                 )
-            except MismatchError as error:
+            except FieldMismatchError as error:
                 raise FieldMismatchError(
                     f"{fragment}: {error}. The first chunk with samples decides what every sample is; make the "
                     f"transform return the same names, dtypes and shapes for every table",
                     fragment=str(fragment),
                 ) from None
-        self._on_stage("publish", start_ns, time.perf_counter_ns(), size_bytes)
 
 
 @contextmanager
@@ -479,13 +459,13 @@ class Substitutes:
     Safe to use from several threads.
 
     Attributes:
+        are_wanted: Whether any chunk may be replaced.
         chunks: Those that are replaced.
         bad: Those that cannot be made, and so lend no rows.
     """
 
-    def __init__(self, catalogue: Catalogue, store: Store) -> None:
-        self._catalogue = catalogue
-        self._store = store
+    def __init__(self, catalogue: Catalogue, store: Store, *, are_wanted: bool = True) -> None:
+        self._catalogue, self._store, self.are_wanted = catalogue, store, are_wanted
         self._mutex = threading.Lock()
         self._said: set[int] = set()
         self.chunks: set[int] = set()
@@ -498,7 +478,7 @@ class Substitutes:
 
     def find(self, chunk: int) -> bool:
         """Return whether what stands in for a chunk is there; it counts as replaced from then on."""
-        is_there = self._store.has(self.key(chunk))
+        is_there = self.are_wanted and self._store.has(self.key(chunk))
         if is_there:
             self.add(chunk, "others stand in for them: they could not be made when the cache was filled")
         return is_there

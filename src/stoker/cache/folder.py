@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from stoker.errors import CacheError
 from stoker.host.forks import close_here, closed_in_forks, open_in_forks, this_process
@@ -67,11 +67,7 @@ class Files:
     """
 
     def create(self, folder: int, name: str, *, size_bytes: int = 0, mode: int = 0o600) -> int:
-        """Return a descriptor, open for reading and writing, of a new file of `size_bytes` zeros.
-
-        Raises:
-            FileExistsError: There is one.
-        """
+        """Return a descriptor, open for reading and writing, of a new file of `size_bytes` zeros."""
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY, mode, dir_fd=folder)
         try:
             if mode != 0o600:
@@ -109,6 +105,10 @@ class Files:
         """Give a file another name, at once, in place of what had it."""
         os.replace(name, new_name, src_dir_fd=source, dst_dir_fd=target)
 
+    def link(self, source: int, name: str, target: int, new_name: str) -> None:
+        """Give a file a second name, which nothing has so far."""
+        os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+
     def remove(self, folder: int, name: str) -> bool:
         """Remove a file, or a link itself, and return whether there was one."""
         try:
@@ -130,25 +130,16 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     return found
 
 
-class ChunkFile(NamedTuple):
-    """A chunk file as a listing shows it."""
-
-    key: str
-    path: Path
-    size_bytes: int
-
-
 class Folder:
     """A cache folder, opened.
 
     Args:
         path: The folder; made if it is not there. It may be named through links: they are the caller's.
+        files: Makes all changes to it.
         is_shared: Whether other users of its group use it, too; then they may write to what is made.
 
     Attributes:
-        path: The folder, absolute.
         writer: What this process is called where it writes files aside.
-        file_mode: Of what is made in it.
         root: Descriptor of it; `chunks`, `tmp`, `datasets`, `checked` are those of the folders in it.
 
     Raises:
@@ -157,11 +148,8 @@ class Folder:
     """
 
     def __init__(self, path: Path, files: Files, *, is_shared: bool = False) -> None:
-        self.path = path.absolute()
-        self.files = files
-        self._is_shared = is_shared
+        self.path, self.files, self._is_shared = path.absolute(), files, is_shared
         self.file_mode, self._folder_mode = (0o660, 0o2770) if is_shared else (0o600, 0o700)
-        self._chunks_name = f"{self.path}/chunks/"
         if not self.path.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -175,41 +163,47 @@ class Folder:
             self._fds.append(self.root)
             about = os.fstat(self.root)
             self.identity = about.st_dev, about.st_ino
-            self._mark()
+            self._check_marker()
             self.chunks, self.tmp, self.datasets, self.checked, _ = map(self._opened, _FOLDERS)
         except BaseException:
             self.close()
             raise
 
-    def _mark(self) -> None:
-        """Check the marker, and write it where there is none or it cannot be read."""
+    @property
+    def _version(self) -> object:
+        """What the marker says; None where there is none, or it cannot be read."""
         try:
             content = json.loads(self.read_small(self.root, _MARKER))
-            version = content["version"] if content["format"] == "stoker-cache" else None
+            return content["version"] if content["format"] == "stoker-cache" else None
         except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
-            version = None
+            return None
+
+    def _check_marker(self) -> None:
+        """Raise where this is a cache of another version, or what says that it is one is not there and files are."""
+        version = self._version
         if isinstance(version, int) and version != FOLDER_VERSION:
             raise CacheError(
                 f"{self.path} is a cache of version {version}, this Stoker uses version {FOLDER_VERSION}; "
                 f"give another folder, or remove this one",
                 path=self.path,
             )
-        if version is None:
-            known = (*_FOLDERS, *_FILES, _MARKER)
-            strange = sorted(name for name, _ in _scan(self.root) if not name.startswith(known))
-            if strange:
-                raise CacheError(
-                    f"{self.path} is no Stoker cache: it holds {strange[0]!r}; give a folder of its own", path=self.path
-                )
-            # Not by a file aside, which nobody would look for in this folder: half of it is made again as well.
-            self.files.remove(self.root, _MARKER)
+        known = (*_FOLDERS, *_FILES, _MARKER)
+        strange = sorted(name for name, _ in _scan(self.root) if not name.startswith(known)) if version is None else []
+        if strange:
+            raise CacheError(
+                f"{self.path} is no Stoker cache: it holds {strange[0]!r}; give a folder of its own", path=self.path
+            )
+
+    def mark(self) -> None:
+        """Write the marker where there is none that can be read: all of it at once, and never in place of another."""
+        if self._version is None:
             content = json.dumps({"format": "stoker-cache", "version": FOLDER_VERSION}) + "\n"
-            with contextlib.suppress(FileExistsError):  # another process has just made it
-                fd = self.files.create(self.root, _MARKER, mode=self.file_mode)
+            with self._written_aside(_MARKER, content.encode()) as aside:
                 try:
-                    self.files.write(fd, content.encode(), offset=0)
-                finally:
-                    os.close(fd)
+                    self.files.link(self.tmp, aside, self.root, _MARKER)
+                except OSError:  # something has its name; or the file system knows no second names
+                    if self._version is None:
+                        self.files.replace(self.tmp, aside, self.root, _MARKER)
 
     def _opened(self, name: str) -> int:
         """Return a descriptor of a folder in it, which is made if it is not there."""
@@ -254,7 +248,7 @@ class Folder:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether its path, and those of the folders in it, still are these; False where one was removed or moved."""
+        """Whether its path, and those of the folders in it, still are these: none was removed or moved."""
         try:
             inside = [os.stat(name, dir_fd=self.root, follow_symlinks=False) for name in _FOLDERS]
             now = [os.stat(self.path), *inside]  # noqa: PTH116
@@ -291,11 +285,7 @@ class Folder:
     # ------------------------------------------------------------------ small files
 
     def read_small(self, folder: int, name: str) -> bytes:
-        """Return the content of a small file.
-
-        Raises:
-            FileNotFoundError: There is none that is a plain file.
-        """
+        """Return the content of a small file; a `FileNotFoundError` says that there is none that is a plain file."""
         fd, about = _open_plain(folder, name)
         with os.fdopen(fd, "rb") as file:
             if about.st_size > _MAX_SMALL_BYTES:
@@ -304,6 +294,12 @@ class Folder:
 
     def write_small(self, folder: int, name: str, data: bytes) -> None:
         """Write a small file whole or not at all."""
+        with self._written_aside(name, data) as aside:
+            self.files.replace(self.tmp, aside, folder, name)
+
+    @contextlib.contextmanager
+    def _written_aside(self, name: str, data: bytes) -> Iterator[str]:
+        """Give the name of a file in `tmp`, which is removed at the end if it still has that."""
         aside = self.name_aside(name)
         fd = self.files.create(self.tmp, aside, mode=self.file_mode)
         try:
@@ -311,17 +307,12 @@ class Folder:
                 self.files.write(fd, data, offset=0)
             finally:
                 os.close(fd)
-            self.files.replace(self.tmp, aside, folder, name)
-        except BaseException:
+            yield aside
+        finally:
             self.files.remove(self.tmp, aside)
-            raise
 
     def renew(self, folder: int, name: str) -> None:
-        """Set the times of a small file to now.
-
-        Raises:
-            OSError: It is not there, not this user's, or a name of something else.
-        """
+        """Set the times of a small file to now, if it is this user's and no name of something else."""
         fd, about = _open_plain(folder, name)
         try:
             if about.st_nlink != 1:
@@ -347,12 +338,7 @@ class Folder:
         return about if stat.S_ISREG(about.st_mode) else None
 
     def open_chunk(self, key: str) -> tuple[int, os.stat_result]:
-        """Return a chunk, open for reading, and what the system tells of its file.
-
-        Raises:
-            FileNotFoundError: It is not there, or what has its name is no plain file.
-            OSError: It cannot be opened.
-        """
+        """Return a chunk, open for reading, and what the system tells of its file, as `_open_plain` does."""
         return _open_plain(self.chunks, key + SUFFIX)
 
     def remove(self, key: str) -> int | None:
@@ -383,10 +369,8 @@ class Folder:
     def note_verified(self, key: str, about: os.stat_result, *, is_new: bool = False) -> None:
         """Note that a chunk's file was verified as it is now. A crash in between leaves the old note or none.
 
-        Args:
-            key: Of the chunk.
-            about: The file's status. One that changed a moment ago is not noted.
-            is_new: Whether this process has just published it, with a time that no later change has.
+        One that changed a moment ago is not noted, unless this process has just published it, with a time that no later
+        change has.
         """
         text = _version_text(about)
         if text is None or (not is_new and time.time_ns() - about.st_ctime_ns < _SETTLED_NS):
@@ -399,21 +383,15 @@ class Folder:
         with contextlib.suppress(OSError):
             os.unlink(key, dir_fd=self.checked)
 
-    def list_chunks(self) -> list[ChunkFile]:
-        """Return every chunk."""
-        return [
-            ChunkFile(name.removesuffix(SUFFIX), Path(self._chunks_name + name), about.st_size)
-            for name, about in _scan(self.chunks)
-            if name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode)
-        ]
+    def list_chunks(self) -> dict[str, int]:
+        """Return every chunk: key -> bytes."""
+        return {
+            name.removesuffix(SUFFIX): about.st_size for name, about in _scan(self.chunks) if _is_chunk(name, about)
+        }
 
-    def list_strays(self) -> list[Path]:
-        """Return what lies among the chunks and is none."""
-        return sorted(
-            Path(self._chunks_name + name)
-            for name, about in _scan(self.chunks)
-            if not (name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode))
-        )
+    def list_strays(self) -> list[str]:
+        """Return the names of what lies among the chunks and is none."""
+        return sorted(name for name, about in _scan(self.chunks) if not _is_chunk(name, about))
 
     def list_temporary(self) -> list[str]:
         """Return the names of files that are being written, or were when their writer was killed."""
@@ -440,11 +418,7 @@ class Folder:
 
 
 def _open_plain(folder: int, name: str) -> tuple[int, os.stat_result]:
-    """Return a plain file, open for reading, and what the system tells of it.
-
-    Raises:
-        FileNotFoundError: It is not there, or what has its name is no plain file.
-    """
+    """Return a plain file, open for reading, and what the system tells of it; a `FileNotFoundError` where none is."""
     try:
         fd = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=folder)
     except OSError as error:
@@ -456,6 +430,10 @@ def _open_plain(folder: int, name: str) -> tuple[int, os.stat_result]:
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
     return fd, about
+
+
+def _is_chunk(name: str, about: os.stat_result) -> bool:
+    return name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode)
 
 
 def version_of(about: os.stat_result) -> FileVersion:
@@ -546,17 +524,8 @@ class Locks:
         Linux      open-file-description locks: each store opens the file for itself, and is told from all others by it
         elsewhere  POSIX record locks, which a process has as a whole: two stores of one may build the same chunk
 
-    Threads of a store share its descriptor, so a table tells which locks it has. A fork has none of them.
-
-    Args:
-        folder: The cache folder, in which the lock file is made if it is not there. On a disk that is read-only,
-            shared locks still work.
-
-    Attributes:
-        is_writable: Whether exclusive locks can be had.
-
-    Raises:
-        OSError: It can neither be made nor opened.
+    Threads of a store share its descriptor, so a table tells which locks it has. A fork has none of them. On a disk
+    that is read-only, and so not `is_writable`, shared locks still work.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -579,10 +548,8 @@ class Locks:
         if not (is_shared or self.is_writable):
             return None
         place, lock = _place(name), Lock()
-        self._home.check(f"the cache {self._path.parent}")
         with self._mutex:
-            if self._is_closed:
-                raise CacheError(f"the cache {self._path.parent} was closed", path=self._path.parent)
+            self._check_open()
             num = self._held.get(place, 0)
             if num < 0 or (num and not is_shared):
                 return None
@@ -607,7 +574,7 @@ class Locks:
 
         Blocks: while another thread or process holds it; nobody holds it while anything large is read or written.
         """
-        self._home.check(f"the cache {self._path.parent}")
+        self._check_open()
         with _counting:
             self._set(_SET_AND_WAIT, fcntl.F_WRLCK, _USAGE)
             try:
@@ -626,6 +593,12 @@ class Locks:
             self._held.clear()
         if _KNOWS_DESCRIPTIONS:  # elsewhere other stores of this process would lose their locks with it
             close_here(self._fd)
+
+    def _check_open(self) -> None:
+        cache = self._path.parent
+        self._home.check(f"the cache {cache}")
+        if self._is_closed:
+            raise CacheError(f"the cache {cache} was closed", path=cache)
 
     def _release(self, place: int) -> None:
         if not self._home.is_here:

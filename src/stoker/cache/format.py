@@ -17,20 +17,20 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from operator import index
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from stoker._native import bring_in
-from stoker.cache.folder import FileVersion
+from stoker.cache.folder import Files, FileVersion
 from stoker.errors import ChunkCorruptError
 from stoker.fields.spec import Array, Entry, Spec, run_name
 from stoker.host.huge import HUGE_BYTES
@@ -66,14 +66,7 @@ _CHECKSUM_AT = 8 + len(_HEAD)
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """Where an array lies in a chunk file.
-
-    Attributes:
-        offset_bytes: From the beginning of the file.
-        dtype: Of its items.
-        shape: Of the whole array.
-        checksum: XXH3 (64 bit) of its bytes, 16 hex digits.
-    """
+    """Where an array lies in a chunk file, and the XXH3 (64 bit) of its bytes as 16 hex digits."""
 
     offset_bytes: int
     dtype: np.dtype[Any]
@@ -97,23 +90,19 @@ def strip_names(table: str) -> tuple[str, str]:
     return f"{strips}.places", strips
 
 
-def list_names(spec: Spec) -> list[str]:
-    """Return the names of all arrays of a chunk that hold lists, in the order of the file."""
-    names: list[str] = []
-    for name, table in zip(table_names(spec), spec.tables, strict=True):
+def chunk_arrays(spec: Spec) -> list[str]:
+    """Return the names of all arrays of a chunk, in the order of the file: records, then lists."""
+    tables = [*zip(table_names(spec), spec.tables, strict=True)]
+    names = [name for name, table in tables if table.record_bytes]
+    for name, table in tables:
         names += strip_names(name) if table.strip else ()
         names += (array for entry in table.apart for array in array_names(entry))
     return names
 
 
-def record_names(spec: Spec) -> list[str]:
-    """Return the names of all arrays of a chunk that hold records, in the order of the file."""
-    return [name for name, table in zip(table_names(spec), spec.tables, strict=True) if table.record_bytes]
-
-
 def header_bytes(
     arrays: Mapping[str, ArrayPlace],
-    padding: Iterable[tuple[str, int, int]],
+    data_bytes: int,
     metadata: Mapping[str, str],
     page_bytes: int,
     checksums: Mapping[str, str],
@@ -121,11 +110,11 @@ def header_bytes(
     """Return the bytes before the data: length, JSON and blanks; as many whatever the checksums are.
 
     Args:
-        arrays: By name, in the order of the file; offsets count from the end of the header.
-        padding: The gaps between them: names and borders, counted from the end of the header.
+        arrays: In the order of the file; offsets count from the end of the header.
+        data_bytes: Where all of them end.
         metadata: What else to keep, as texts.
         page_bytes: What the header is rounded up to.
-        checksums: Of each array by name, in the order of the file.
+        checksums: Of each array, in the order of the file.
     """
     checked = {"checksum": NO_CHECKSUM, **metadata, "checksums": json_text(dict(checksums))}
     content: dict[str, object] = {"__metadata__": checked}
@@ -135,8 +124,11 @@ def header_bytes(
             "shape": array.shape,
             "data_offsets": [array.offset_bytes, array.offset_bytes + array.size_bytes],
         }
-    for name, begin, end in padding:
-        content[name] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+    stops = [array.offset_bytes + array.size_bytes for array in arrays.values()]
+    begins = [*(array.offset_bytes for array in arrays.values()), data_bytes][1:]
+    gaps = [gap for gap in zip(stops, begins, strict=True) if gap[0] < gap[1]]
+    for i, (begin, end) in enumerate(gaps):  # in a safetensors file, every byte is that of an array
+        content[f"padding.{i}"] = {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
     text = json_text(content).encode()
     assert text.startswith(_HEAD)
     size = round_up(8 + len(text), page_bytes)
@@ -174,15 +166,7 @@ def array_names(entry: Entry) -> list[str]:
 
 @dataclass(frozen=True)
 class ChunkHeader:
-    """What a chunk file says about itself.
-
-    Attributes:
-        key: Of the chunk; empty in a file that no store has written.
-        num_samples: Samples in it.
-        spec: What a sample is.
-        arrays: Where each array lies, without padding.
-        size_bytes: Of the whole file.
-    """
+    """What a chunk file says about itself; its key is empty where no store has written it."""
 
     key: str
     num_samples: int
@@ -191,11 +175,7 @@ class ChunkHeader:
     size_bytes: int
 
     def check(self, key: str, *, path: Path, num_samples: int | None = None, spec: Spec | None = None) -> None:
-        """Raise where this is another chunk than the one that is looked for, as far as that is known.
-
-        Raises:
-            ChunkCorruptError: It says what differs.
-        """
+        """Raise a `ChunkCorruptError` where this is not the chunk that is looked for, as far as that is known."""
         what = None
         if self.key != key:
             what = f"is the chunk {self.key or 'of nobody'}"
@@ -207,13 +187,15 @@ class ChunkHeader:
             raise ChunkCorruptError(f"{path} {what}", path=path)
 
 
+NewChunk: TypeAlias = tuple[int, Callable[[int, Files], ChunkHeader]]
+"""Bytes of a chunk's file that is to be written, and what writes it into a descriptor and returns its header."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Chunk:
     """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
 
     Attributes:
-        header: What lies where.
-        path: Where the file lies.
         is_kept: Whether it is in the cache folder, and not only in memory.
         version: Which file it is: inode, time of writing and size.
         was_read: Whether all of it was just read, to be verified.
@@ -244,17 +226,11 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
 
     Bytes of arrays are not looked at: `check_arrays` does that.
 
-    Args:
-        fd: Open for reading.
-        path: For errors.
-        file_bytes: How long the file is; None asks the system.
-
     Raises:
         ChunkCorruptError: It is no chunk file, one of another format version, cut short, or damaged in the header.
         OSError: It cannot be read.
     """
-    if file_bytes is None:
-        file_bytes = os.fstat(fd).st_size
+    file_bytes = os.fstat(fd).st_size if file_bytes is None else file_bytes
     head = os.pread(fd, _FIRST_READ_BYTES, 0)
     num_bytes = 8 + int.from_bytes(head[:8], "little")
     if len(head) < num_bytes <= min(file_bytes, MAX_HEADER_BYTES):
@@ -263,16 +239,7 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
 
 
 def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
-    """Return the header that the first bytes of a chunk file are, see `read_header`.
-
-    Args:
-        head: All of the header, and perhaps more.
-        path: For errors.
-        file_bytes: How long the file is.
-
-    Raises:
-        ChunkCorruptError: As `read_header`.
-    """
+    """Return the header that the first bytes of a chunk file are, as `read_header` does."""
 
     def damaged(what: str) -> ChunkCorruptError:
         return ChunkCorruptError(f"{path} {what}", path=path)
@@ -325,15 +292,11 @@ def _parse_spec(text: str) -> tuple[Spec, frozenset[str]]:
     spec = Spec.from_json(json.loads(text))
     if strange := [str(entry) for entry in spec if entry.dtype.name not in DTYPES]:
         raise ValueError(f"a chunk has no field {strange[0]}")
-    return spec, frozenset([*record_names(spec), *list_names(spec)])
+    return spec, frozenset(chunk_arrays(spec))
 
 
 def _num_rows(spec: Spec, arrays: Mapping[str, ArrayPlace], num_samples: int) -> list[int | None]:
-    """Return how many rows each table of a chunk has, as all of its arrays say; None where it has no arrays.
-
-    Raises:
-        ValueError: An array has another shape or dtype than the spec says, or another number of rows than its table.
-    """
+    """Return how many rows each table of a chunk has, as all of its arrays must say; None where it has no arrays."""
 
     def is_any(name: str, dtype: Any, *shape: int) -> bool:
         return arrays[name].dtype == dtype and len(arrays[name].shape) > 0 and arrays[name].shape[1:] == shape
@@ -378,16 +341,11 @@ class Readahead:
 
         bring in   ┆     8 MiB     ┆     8 MiB     ┆
         read       ┆ 1 ┆ 1 ┆ 1 ┆ …                      how long the processor takes for these says what the pages cost
-
-    Args:
-        size_bytes: Of the file.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
-        self._fd = fd
-        self._size_bytes = size_bytes
-        self._end = 0
-        self._cpu_s = 0.0
+        self._fd, self._size_bytes = fd, size_bytes
+        self._end, self._cpu_s = 0, 0.0
 
     def reach(self, end: int) -> None:
         """Bring in what lies before `end`, if it has not been: called by the thread that reads, before it does."""
@@ -408,12 +366,6 @@ def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Readahead |
 
     Read, not mapped: a disk that fails is then an error here, where a map would end the process. One buffer a thread is
     kept for it.
-
-    Args:
-        fd: Open for reading.
-        header: Of the file.
-        path: For errors.
-        ahead: Brings in what is read; None leaves that to the system.
 
     Raises:
         ChunkCorruptError: An array is not what was published, or was never sound; it names the array.
@@ -476,8 +428,9 @@ def _blocks(fd: int, place: ArrayPlace) -> Iterator[Any]:
     num_rows = place.shape[0]
     step = max(1, _CHECK_BYTES * num_rows // max(1, place.size_bytes))
     for begin in range(0, num_rows, step):
-        part = replace(place, shape=(min(step, num_rows - begin), *place.shape[1:]))
-        yield _read_array(fd, replace(part, offset_bytes=place.offset_bytes + place.size_bytes // num_rows * begin))
+        shape = min(step, num_rows - begin), *place.shape[1:]
+        offset_bytes = place.offset_bytes + place.size_bytes // num_rows * begin
+        yield _read_array(fd, replace(place, shape=shape, offset_bytes=offset_bytes))
 
 
 def read_lengths(fd: int, header: ChunkHeader, entry: Entry) -> npt.NDArray[np.int64]:
@@ -499,11 +452,7 @@ def _read_array(fd: int, place: ArrayPlace) -> Array:
 
 
 def _read(fd: int, view: memoryview, at: int) -> int:
-    """Read into `view`, and return how many bytes; at least one.
-
-    Raises:
-        OSError: The disk fails, or the file ends there.
-    """
+    """Read into `view`, and return how many bytes; at least one, or an error."""
     num_bytes = os.preadv(fd, [view], at)
     if num_bytes == 0:
         raise OSError(errno.EIO, f"the file ends inside of an array, at {at:,} bytes")

@@ -28,11 +28,7 @@ _IS_WHOLE = 0x2 | 0x4  # F_SEAL_SHRINK | F_SEAL_GROW, which only Linux has
 
 
 class MemoryChunks:
-    """Chunks in memory, of one cache folder.
-
-    Args:
-        path: That folder, by whose name other processes find them; None keeps them in this process.
-    """
+    """Chunks in memory, of the cache folder `path`, by whose name other processes find them; None tells no other."""
 
     def __init__(self, path: Path | None) -> None:
         self._names: str | None = None
@@ -45,15 +41,7 @@ class MemoryChunks:
         self._opened: dict[str, None] = {}  # those of them that were opened since, the oldest first
 
     def put(self, key: str, write: Callable[[int], object]) -> None:
-        """Keep a chunk, until some others were opened after it.
-
-        Args:
-            key: Of the chunk.
-            write: Writes it to a descriptor.
-
-        Raises:
-            OSError: There is no memory.
-        """
+        """Keep a chunk, which is written to a descriptor, until some others were opened after it."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create(f"stoker-{key}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         else:
@@ -80,11 +68,9 @@ class MemoryChunks:
             self._mine[key] = fd
 
     def open(self, key: str, *, is_use: bool = True) -> int | None:
-        """Return a descriptor of a chunk, None where it is not there; to be read with `pread`, and closed.
+        """Return a descriptor of a chunk, to be read with `pread`, and closed; None where it is not there.
 
-        Args:
-            key: Of the chunk.
-            is_use: Whether this is what it is kept for.
+        Opening is a use, for which the chunk was kept, unless told otherwise.
         """
         with self._mutex:
             own = self._mine.get(key)

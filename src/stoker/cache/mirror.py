@@ -5,7 +5,7 @@
 
 A chunk is named by everything that made it, so every host puts the same content there: nobody has to coordinate, and
 where two hosts put one chunk, the content stays the same. Objects appear whole or not at all, as all stores
-have it; in a folder they are written aside and renamed. Nothing is ever removed.
+have it; in a folder they are written aside and renamed. No chunk is ever removed.
 
 The mirror can make training faster, and never stops it: what does not come, comes too slowly or is not what it should
 be is built from the source. Then the mirror is left alone for a while, which is said once and counted.
@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import Any, TypeAlias
+from typing import Any
 
 from stoker.cache.folder import SUFFIX, Files
-from stoker.cache.format import MAX_HEADER_BYTES, PAGE_BYTES, ChunkHeader, check_arrays, parse_header
+from stoker.cache.format import MAX_HEADER_BYTES, PAGE_BYTES, ChunkHeader, NewChunk, check_arrays, parse_header
 from stoker.errors import ChunkCorruptError, SourceMissingError
 from stoker.fields.spec import Spec
 from stoker.host.forks import this_process
@@ -47,13 +47,6 @@ _NUM_TRIES = 4
 _LOOK_S = 0.1
 
 _log = logging.getLogger("stoker")
-
-FoundChunk: TypeAlias = tuple[int, Callable[[int, Files], ChunkHeader]]
-"""Bytes of a chunk's file, and what writes it into a descriptor and returns its header."""
-
-
-class UnfitError(Exception):
-    """A chunk of the mirror cannot be had, or is not what it should be: it is to be built."""
 
 
 class _Circuit:
@@ -94,7 +87,6 @@ class Mirror:
         clock: Seconds, ascending.
 
     Attributes:
-        url: Its name, without "/" at its end.
         counts: What became of its chunks, by the names that `LoaderStats` has for it.
     """
 
@@ -123,11 +115,7 @@ class Mirror:
         self._threads: list[threading.Thread] = []
 
     def connect(self) -> None:
-        """Make the store's client, so that an argument that it does not take is found before anything is built.
-
-        Raises:
-            ValueError: No client knows the URL, or takes the options.
-        """
+        """Make the store's client, so that a `ValueError` says before anything is built what no client takes."""
         try:
             within(self._answer_s, self._opened)
         except WrongArgumentError:
@@ -147,14 +135,8 @@ class Mirror:
 
     # ------------------------------------------------------------------ from there
 
-    def find(self, key: str, *, num_samples: int, spec: Spec | None) -> FoundChunk | None:
-        """Return a chunk that is there, its size and what writes it into a file; None where it is not to be had.
-
-        Args:
-            key: Of the chunk.
-            num_samples: That it should have.
-            spec: Of its samples; None where that is not known.
-        """
+    def find(self, key: str, *, num_samples: int, spec: Spec | None) -> NewChunk | None:
+        """Return a chunk that is there, with the samples that it should have; None where it is not to be had."""
         if self._reading.wait_s():
             return None
         try:
@@ -171,25 +153,20 @@ class Mirror:
         return size_bytes, partial(self._read_into, key, header, begin)
 
     def _read_into(self, key: str, header: ChunkHeader, begin: BytesLike, fd: int, files: Files) -> ChunkHeader:
-        """Write a chunk into a file, prove it there, and return its header.
-
-        Raises:
-            UnfitError: It did not come, or is not what it should be.
-            OSError: The file cannot be written.
-        """
+        """Write a chunk into a file, prove it there, and return its header; a `KeyError` says that it cannot be had."""
         files.write(fd, memoryview(begin), offset=0)
         for offset in range(len(begin), header.size_bytes, _RANGE_BYTES):
             try:
                 data = self._read(self._name(key), offset, min(_RANGE_BYTES, header.size_bytes - offset))
             except Exception as error:
                 self._failed(self._reading, error, key)
-                raise UnfitError from error
+                raise KeyError(key) from error
             files.write(fd, memoryview(data), offset=offset)
         try:
             check_arrays(fd, header, path=Path(key + SUFFIX))
         except ChunkCorruptError as error:
             self._failed(self._reading, error, key)
-            raise UnfitError from error
+            raise KeyError(key) from error
         self._reading.worked()
         with self._mutex:
             self.counts["num_fetched"] += 1
@@ -202,12 +179,7 @@ class Mirror:
     # ------------------------------------------------------------------ to there
 
     def put_later(self, key: str, content: Callable[[], bytes | None]) -> None:
-        """Have a chunk put there by a thread, unless it is there.
-
-        Args:
-            key: Of the chunk.
-            content: Gives its proven bytes, by that thread; None where it is gone.
-        """
+        """Have a chunk put there, unless it is, by a thread that asks for its proven bytes: None where it is gone."""
         if not self._home.is_here or self._closing.is_set():
             return
         self._to_do.put((key, content))

@@ -28,11 +28,11 @@ from typing import Any, Literal, Self, TypeAlias
 
 from stoker._native import cached_bytes
 from stoker.arguments import explain_arguments, flag
-from stoker.cache.folder import NO_ROOM, SUFFIX, Files, FileVersion, Folder, Locks, version_of
-from stoker.cache.format import Chunk, ChunkHeader, Readahead, check_arrays, read_header
+from stoker.cache.disk import Disk
+from stoker.cache.folder import NO_ROOM, SUFFIX, Files, FileVersion, version_of
+from stoker.cache.format import Chunk, ChunkHeader, NewChunk, Readahead, check_arrays, read_header
 from stoker.cache.memory import MemoryChunks
-from stoker.cache.mirror import FoundChunk, Mirror, UnfitError, mirror_url
-from stoker.cache.quota import Quota
+from stoker.cache.mirror import Mirror, mirror_url
 from stoker.cache.write import prepare_chunk
 from stoker.columns import Packable
 from stoker.errors import CacheError, CacheFullError, ChunkCorruptError
@@ -54,33 +54,6 @@ _log = logging.getLogger("stoker")
 Verify: TypeAlias = Literal["boot", "always"]
 
 
-class _Disk:
-    """An open cache folder with its locks and quota. `Store` opens another where it was removed or moved."""
-
-    def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
-        with contextlib.ExitStack() as stack:
-            self.folder = Folder(path, files, is_shared=is_shared)
-            stack.callback(self.folder.close)
-            self.locks = Locks(self.folder)
-            stack.callback(self.locks.close)
-            self.quota = Quota(self.folder, self.locks, limit_bytes=limit_bytes)
-            stack.callback(self.quota.close)
-            if self.locks.is_writable:
-                self._sweep()
-                if limit_bytes is not None:
-                    self.quota.recount()
-            self.close = stack.pop_all().close
-
-    def _sweep(self) -> None:
-        """Take this process's name as a writer, and remove what killed writers left."""
-        self.locks.try_lock(self.folder.writer)
-        for name in self.folder.list_temporary():
-            lock = self.locks.try_lock(name.rpartition(".")[2].rpartition("-")[0])
-            if lock is not None:
-                with lock:
-                    self.folder.files.remove(self.folder.tmp, name)
-
-
 class Store:
     """Chunks by key, in a folder on a local disk.
 
@@ -88,15 +61,8 @@ class Store:
     a chunk, for lack of room or because it is read-only, failing or gone, the chunk is kept in memory until it was
     used, and the next one is tried again.
 
-    Args:
-        path: The folder; made if it is not there.
-        limit_bytes: Of all chunks in it; None is what the disk has.
-        is_temporary: Whether it goes with this process: then nothing is noted for the next one.
-        is_shared: Whether other users of its group use it, too.
-        verify: When checksums are compared: once after the machine was started, or whenever a chunk is opened.
-        mirror: Where chunks of other hosts may be; closed with this.
-        scrub_bytes_s: How much of all chunks is compared a second, by a thread of its own; None for nothing.
-        files: Makes all changes to the disk; tests give another one.
+    Arguments are those of `Cache`; the mirror is closed with this. A folder that is temporary goes with this process:
+    nothing is noted for the next one. `files` makes all changes to the disk; tests give another one.
 
     Attributes:
         is_refusing: Whether the folder could not take the last chunk.
@@ -129,13 +95,13 @@ class Store:
         self._memory = MemoryChunks(None if is_temporary else self.path)
         self._mutex = threading.Lock()
         self._warned: set[str] = set()
-        self._entering: list[Callable[[_Disk], None]] = []  # see `register`
-        self._left: list[_Disk] = []  # folders that were removed or moved: their files may still be read
+        self._entering: list[Callable[[Disk], None]] = []  # see `register`
+        self._left: list[Disk] = []  # folders that were removed or moved: their files may still be read
         self._num: Counter[str] = Counter()  # see `counts`
         self._missed: set[str] = set()
         self._corrupt: set[str] = set()
         self._damaged: dict[str, FileVersion] = {}  # files that could not be removed, and count as not there
-        self._disk: _Disk | None = None
+        self._disk: Disk | None = None
         try:
             self._disk = self._open_disk()
         except OSError as error:
@@ -154,19 +120,15 @@ class Store:
             )
             self._scrubber.start()
 
-    def _open_disk(self) -> _Disk:
-        return _Disk(self.path, self._files, limit_bytes=self.limit_bytes, is_shared=self._is_shared)
+    def _open_disk(self) -> Disk:
+        return Disk(self.path, self._files, limit_bytes=self.limit_bytes, is_shared=self._is_shared)
 
     @property
-    def disk(self) -> _Disk:
-        """The folder, for those who look after it.
-
-        Raises:
-            CacheError: It cannot be used now.
-        """
-        if self._disk is None:
+    def disk(self) -> Disk:
+        """The folder, for those who look after it; a `CacheError` where it cannot be used now."""
+        if (disk := self._disk) is None:
             raise CacheError(f"{self.path} cannot be used now: the disk is full or fails", path=self.path)
-        return self._disk
+        return disk
 
     # ------------------------------------------------------------------ finding
 
@@ -187,15 +149,10 @@ class Store:
         return self._memory.has(key)
 
     def open(self, key: str, *, num_samples: int | None = None, spec: Spec | None = None) -> Chunk:
-        """Return the chunk, open for reading.
+        """Return the chunk, open for reading, which has these samples, where that is known.
 
         The first time this process meets the file, every checksum is compared. A corrupt chunk is discarded, so that
         it is missing from then on.
-
-        Args:
-            key: Of the chunk.
-            num_samples: That it should have; None where that is not known.
-            spec: Of its samples; None where that is not known.
 
         Raises:
             KeyError: It is not there; perhaps not any more.
@@ -226,13 +183,8 @@ class Store:
             self._num["num_reused"] += num - len(missed)
             self._num["num_missed"] += len(missed)
 
-    def _file_of(self, key: str, *, is_use: bool = True) -> tuple[int, os.stat_result, _Disk | None]:
-        """Return the file of a chunk, open for reading, and whose folder it is in; None for that in memory.
-
-        Raises:
-            KeyError: It is not there.
-            CacheError: It cannot be opened.
-        """
+    def _file_of(self, key: str, *, is_use: bool = True) -> tuple[int, os.stat_result, Disk | None]:
+        """Return the file of a chunk, open for reading, and whose folder it is in; None for one in memory."""
         disk = self._disk
         if disk is not None:
             try:
@@ -250,7 +202,7 @@ class Store:
             raise KeyError(key)
         return fd, os.fstat(fd), None
 
-    def _proven(self, disk: _Disk | None, key: str, fd: int, about: os.stat_result) -> tuple[ChunkHeader, bool]:
+    def _proven(self, disk: Disk | None, key: str, fd: int, about: os.stat_result) -> tuple[ChunkHeader, bool]:
         """Return the header of a chunk that is known to be sound, and whether all of it was read to find that out."""
         path, version = self.path_of(key), version_of(about)
         if disk is None:
@@ -272,14 +224,7 @@ class Store:
     def find_damage(self, key: str, *, removes: bool = False) -> str | None:
         """Compare the checksums of a chunk in the folder, and return what is wrong with it, if anything.
 
-        What is read for it alone does not stay in the page cache.
-
-        Args:
-            key: Of the chunk.
-            removes: Whether to remove it then, so that it is built again.
-
-        Raises:
-            CacheError: The folder cannot be used now.
+        What is read for it alone does not stay in the page cache. A damaged one is removed where that is asked for.
         """
         path, disk, is_cached = self.path_of(key), self.disk, True
         try:
@@ -307,15 +252,18 @@ class Store:
             with contextlib.suppress(CacheError, OSError):  # removed or failing: it may be there again later
                 disk, lock = self.disk, self.try_lock("scrub")
                 with lock or contextlib.nullcontext():
-                    for chunk in disk.folder.list_chunks() if lock is not None else ():
-                        if self._closing.wait(chunk.size_bytes / bytes_s):
+                    for key, size_bytes in disk.folder.list_chunks().items() if lock is not None else ():
+                        if self.size_of(key) is None:  # it went since, or is known to be damaged and cannot be removed
+                            continue
+                        if self._closing.wait(size_bytes / bytes_s):
                             return
-                        if (reason := self.find_damage(chunk.key, removes=True)) is not None:
-                            _log.warning("%s; it was removed, and is made again when it is needed", reason)
+                        if (reason := self.find_damage(key, removes=True)) is not None:
+                            what = "was" if disk.folder.status(key) is None else "cannot be"
+                            _log.warning("%s; it %s removed, and is made again when it is needed", reason, what)
             if self._closing.wait(_SCRUB_PAUSE_S):
                 return
 
-    def _discard_corrupt(self, disk: _Disk | None, key: str, about: os.stat_result) -> None:
+    def _discard_corrupt(self, disk: Disk | None, key: str, about: os.stat_result) -> None:
         """Remove a chunk, where the name still is the file that was opened: another process may have mended it.
 
         In a folder that cannot be written to, it is not looked at any more: what is built instead is in memory.
@@ -326,13 +274,13 @@ class Store:
             now = None if disk is None else disk.folder.status(key)
             if disk is not None and now is not None and os.path.samestat(now, about):
                 self._damaged[key] = version_of(about)
-                if disk.locks.is_writable and disk.quota.remove(key):
+                if disk.locks.is_writable and disk.remove(key):
                     self._damaged.pop(key, None)
 
     def discard(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there. Maps of it stay readable."""
         self._memory.drop(key)
-        return self._disk is not None and self._disk.quota.remove(key)
+        return self._disk is not None and self._disk.remove(key)
 
     def discard_unless_used(self, fingerprint: str, keys: Iterable[str]) -> int:
         """Remove chunks of a data set that no other process uses, and return how many there were."""
@@ -358,18 +306,14 @@ class Store:
     ) -> None:
         """Say that this store uses a data set, until it is closed: as long as any process does, its chunks stay.
 
-        Args:
-            fingerprint: Of the data set; two with the same one have the same keys.
-            name: What people call it, by its text, which is made where it is written down.
-            urls: Where it comes from.
-            keys: Gives the keys of its chunks, in order.
+        What people call it, and the keys of its chunks in order, are only worked out where they must be written down.
         """
 
-        def enter(disk: _Disk) -> None:
+        def enter(disk: Disk) -> None:
             try:
-                disk.quota.enter(fingerprint, name, urls, keys)
+                disk.enter(fingerprint, name, urls, keys)
                 if disk.locks.is_writable:
-                    disk.quota.trim(fingerprint)
+                    disk.trim(fingerprint)
             except OSError as error:
                 self._warn(self._refusal(error))
 
@@ -397,43 +341,31 @@ class Store:
         about: Mapping[str, object] | None = None,
         must_be_kept: bool = False,
     ) -> int:
-        """Write a chunk, whole or not at all, and return its size in bytes.
+        """Write a chunk, whole or not at all, and return its size in bytes; `about` tells people what made it.
 
-        Args:
-            key: Its name; everything that made it.
-            arrays: The fields, each with N rows.
-            spec: What a sample is.
-            num_samples: N.
-            about: What made it, for people: url, row groups, rows.
-            must_be_kept: Whether to raise if the folder cannot take it. Else it is kept in memory then.
+        What the folder cannot take is kept in memory, unless it must be kept.
 
         Raises:
             CacheFullError: It must be kept, and there is no room within the limit or on the disk.
             CacheError: It must be kept, and the folder cannot be written to; or memory has no room either.
-            MismatchError: The arrays do not fit the spec.
-            FieldError: Two fields would share the name of an array.
+            FieldError: As `prepare_chunk`, which raises a `FieldMismatchError`, too.
         """
-        prepared = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
-        self._take(key, (prepared.size_bytes, prepared.write), must_be_kept=must_be_kept)
+        chunk = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
+        self._take(key, chunk, must_be_kept=must_be_kept)
         with self._mutex:
             self._num["num_built"] += 1
         self.put_into_mirror(key)
-        return prepared.size_bytes
+        return chunk[0]
 
     def fetch(self, key: str, spec: Spec | None, *, num_samples: int, must_be_kept: bool = False) -> bool:
-        """Publish a chunk that the mirror has, and return whether that could be done; arguments as of `publish`.
-
-        Raises:
-            CacheError: As `publish` says.
-        """
+        """Publish a chunk that the mirror has, as `publish` does, and return whether that could be done."""
         found = None if self.mirror is None else self.mirror.find(key, num_samples=num_samples, spec=spec)
         if found is None:
             return False
-        try:
+        with contextlib.suppress(KeyError):  # it did not come
             self._take(key, found, must_be_kept=must_be_kept)
-        except UnfitError:
-            return False
-        return True
+            return True
+        return False
 
     def put_into_mirror(self, key: str) -> None:
         """Have a chunk put into the mirror, where there is one and it is not there."""
@@ -451,20 +383,21 @@ class Store:
                 return file.read()
         return None
 
-    def _take(self, key: str, made: FoundChunk, *, must_be_kept: bool) -> None:
+    def _take(self, key: str, chunk: NewChunk, *, must_be_kept: bool) -> None:
         """Keep a chunk in the folder, or in memory, and count it where it takes the place of a corrupt one."""
+        size_bytes, write = chunk
         try:
-            self._keep(key, *made)
+            self._keep(key, size_bytes, write)
             self.is_refusing = False
         except (OSError, CacheError) as error:
             refusal = self._refusal(error)
             if must_be_kept:
                 raise refusal from error
             self.is_refusing = True
-            if not isinstance(error, CacheFullError) or made[0] > (self.limit_bytes or 0):
+            if not isinstance(error, CacheFullError) or size_bytes > (self.limit_bytes or 0):
                 self._warn(refusal)
             try:
-                self._memory.put(key, lambda fd: made[1](fd, self._files))
+                self._memory.put(key, lambda fd: write(fd, self._files))
             except OSError as memory_error:
                 refusal.add_note(f"and it does not fit into memory: {memory_error.strerror}")
                 raise refusal from memory_error
@@ -473,16 +406,11 @@ class Store:
             self._corrupt.discard(key)
 
     def _keep(self, key: str, size_bytes: int, write: Callable[[int, Files], ChunkHeader]) -> None:
-        """Write a chunk into the folder.
-
-        Raises:
-            CacheError: The limit leaves no room, or the folder has become something else.
-            OSError: The disk refuses.
-        """
+        """Write a chunk into the folder; an error says why that cannot be done."""
         disk = self._disk_in_place()
         for is_again in (False, True):
             try:
-                with disk.quota.writing(key, size_bytes) as fd:
+                with disk.writing(key, size_bytes) as fd:
                     # Not verified: its checksums were computed from what is written here.
                     header = write(fd, self._files)
                     # To the nanosecond, where the disk's clock ticks every 10 ms: what is written later has another
@@ -491,14 +419,14 @@ class Store:
                     version = version_of(os.fstat(fd))
                 break
             except OSError as error:
-                if is_again or error.errno not in NO_ROOM or not disk.quota.make_room(size_bytes):
+                if is_again or error.errno not in NO_ROOM or not disk.make_room(size_bytes):
                     raise
         _note(disk, key, version, header)
-        about = None if self._is_temporary else disk.folder.status(key)
-        if about is not None and version_of(about) == version:
+        about = disk.folder.status(key)
+        if about is not None and version_of(about) == version and not self._is_temporary:
             disk.folder.note_verified(key, about, is_new=True)
 
-    def _disk_in_place(self) -> _Disk:
+    def _disk_in_place(self) -> Disk:
         """Return the folder that can be written to; opened anew, where it was removed or moved since."""
         disk = self._disk
         if disk is None or not disk.folder.is_in_place:
@@ -555,7 +483,7 @@ class Store:
     def counts(self) -> Counter[str]:
         """Return what this store has done so far, by the names that `LoaderStats` has for it."""
         with self._mutex:
-            evicted = sum(disk.quota.num_evicted for disk in (self._disk, *self._left) if disk)
+            evicted = sum(disk.num_evicted for disk in (self._disk, *self._left) if disk)
             return self._num + Counter(num_evicted=evicted) + (self.mirror.counts if self.mirror else Counter())
 
     def close(self) -> None:
@@ -580,7 +508,7 @@ class Store:
         self.close()
 
 
-def _note(disk: _Disk, key: str, version: FileVersion, header: ChunkHeader) -> None:
+def _note(disk: Disk, key: str, version: FileVersion, header: ChunkHeader) -> None:
     """Note that a file need not be verified: which one, and what it says about itself."""
     place = *disk.folder.identity, key
     _verified.pop(place, None)

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker._native import ListPacker, RecordPacker, mark_changes
-from stoker.cache.format import RECORDS, STRIP_UNIT_BYTES, table_names
+from stoker.cache.format import STRIP_UNIT_BYTES
 from stoker.columns import BatchColumns, Packable, Pieces, in_pieces, joined
 from stoker.errors import FieldError
 from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
@@ -33,68 +33,28 @@ from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
 
 _MOST_NUMBER = 2**32 - 1
 
-Places = npt.NDArray[np.uint32]
+TableRows: TypeAlias = tuple[int, Packable]
+"""Samples of a chunk, or runs of them that share values: how many, and the fields that each of them has."""
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkTable:
-    """Some fields of a chunk, with rows of their own.
-
-    Attributes:
-        name: Of the array of its records.
-        spec: What a row is.
-        num_rows: Samples of the chunk, or runs of them that share values.
-        arrays: The fields, which fit the spec.
-    """
-
-    name: str
-    spec: Spec
-    num_rows: int
-    arrays: Packable
-
-    @cached_property
-    def strips(self) -> Strips | None:
-        """Its lists that lie side by side; None without any.
-
-        Raises:
-            FieldError: They are more than a chunk can hold.
-        """
-        return make_strips(self.spec, self.arrays)
-
-
-def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[ChunkTable]:
-    """Return the tables that keep the fields of a chunk, in the order of `spec.tables`.
-
-    Args:
-        arrays: All fields, each with N rows.
-        spec: What a sample is; the arrays fit it.
-        num_samples: N.
-    """
-    own, *shared = spec.tables
+def split(arrays: Packable, spec: Spec, *, num_samples: int) -> list[TableRows]:
+    """Return what each of `spec.tables` keeps of a chunk."""
+    _, *shared = spec.tables
     if not shared:
-        return [ChunkTable(RECORDS, spec, num_samples, arrays)]
-    names = table_names(spec)
-    kept: dict[str, Array | Ragged | Pieces] = {
-        entry.name: arrays[entry.name] for entry in spec if not entry.deduplicated_by
-    }
-    tables = []
-    for key, name, table in zip(spec.keys, names[1:], shared, strict=True):
+        return [(num_samples, arrays)]
+    kept: dict[str, Array | Ragged | Pieces] = {one.name: arrays[one.name] for one in spec if not one.deduplicated_by}
+    tables: list[TableRows] = [(num_samples, kept)]
+    for key, table in zip(spec.keys, shared, strict=True):
         whole = {entry.name: joined(arrays[entry.name]) for entry in table}  # looked at, and then taken from
         begins = find_begins(list(whole.values()), num_rows=num_samples)
         kept[run_name(key)] = (np.cumsum(begins) - 1).astype(np.uint32)
         rows = np.flatnonzero(begins)
-        taken = {name: take_rows(field, rows) for name, field in whole.items()}
-        tables.append(ChunkTable(name, table, len(rows), taken))
-    return [ChunkTable(RECORDS, own, num_samples, kept), *tables]
+        tables.append((len(rows), {name: take_rows(field, rows) for name, field in whole.items()}))
+    return tables
 
 
 def find_begins(fields: Sequence[Array | Ragged | Pieces], *, num_rows: int) -> Bools:
-    """Return which rows begin a run: the first one, and each of which a bit differs from the row before. Shape [N].
-
-    Args:
-        fields: Each with N rows.
-        num_rows: N.
-    """
+    """Return which of N rows begin a run: the first one, and each of which a bit differs from the row before."""
     begins = np.zeros(num_rows, dtype=np.bool_)
     begins[:1] = True
     for field in map(joined, fields):
@@ -134,12 +94,7 @@ def _mark_lists(ragged: Ragged, begins: Bools) -> None:
 
 
 def take_rows(field: Array | Ragged, rows: Int64) -> Array | Ragged:
-    """Return some rows of a field as new arrays.
-
-    Args:
-        field: With N rows.
-        rows: Rising. Shape [G].
-    """
+    """Return some rows of a field, which rise, as new arrays."""
     if isinstance(field, Ragged):
         starts = field.offsets[rows]
         offsets = offsets_of(field.offsets[rows + 1] - starts)
@@ -148,12 +103,7 @@ def take_rows(field: Array | Ragged, rows: Int64) -> Array | Ragged:
 
 
 def record_packer(fields: Packable, spec: Spec) -> RecordPacker:
-    """Return what packs the records of a chunk, some rows at a time.
-
-    Args:
-        fields: Those of the spec at least, which they fit. They must outlive the packer.
-        spec: What a sample is.
-    """
+    """Return what packs the records of a chunk, some rows at a time. The fields must fit the spec, and outlive it."""
     packer = RecordPacker(spec.record_bytes)
     for entry in spec.fixed:
         if not entry.value_bytes:
@@ -180,13 +130,13 @@ class Strips:
         lists: Of each field; the values as `Pieces`.
         places: Of each row: where its strip begins, in units of 8 bytes, and how many values of each field it has.
             Shape [N, 1 + F].
-        size_bytes: Of all strips.
+        begins: Where the strip of each row begins, and the last one ends, in bytes. Shape [N + 1].
     """
 
     entries: tuple[Entry, ...]
     lists: tuple[Ragged, ...]
-    places: Places
-    size_bytes: int
+    places: npt.NDArray[np.uint32]
+    begins: Int64
 
     @cached_property
     def _packer(self) -> ListPacker:
@@ -195,31 +145,13 @@ class Strips:
             packer.add_field(np.ascontiguousarray(lists.offsets), entry.value_bytes, lists.values.arrays)
         return packer
 
-    @cached_property
-    def _begins(self) -> npt.NDArray[np.int64]:
-        """Where the strip of each row begins, and the last one ends, in units. Shape [N + 1]."""
-        return np.append(self.places[:, 0], self.size_bytes // STRIP_UNIT_BYTES).astype(np.int64)
-
-    def fitting(self, start: int, num_bytes: int) -> int:
-        """Return the row up to which strips fit into so many bytes, from `start` on."""
-        most = int(self._begins[start]) + num_bytes // STRIP_UNIT_BYTES
-        return int(np.searchsorted(self._begins, most, side="right")) - 1
-
-    def num_bytes(self, start: int, stop: int) -> int:
-        """Return how many bytes the strips of rows [start, stop) take."""
-        return int(self._begins[stop] - self._begins[start]) * STRIP_UNIT_BYTES
-
     def lay(self, block: Array, start: int, stop: int) -> None:
         """Lay the strips of rows [start, stop) at the beginning of `block`, uint8."""
         self._packer.pack(block, self.places, start, stop)
 
 
 def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
-    """Return the strips of a table; None where its lists do not lie side by side.
-
-    Raises:
-        FieldError: They are more than can be counted.
-    """
+    """Return the strips of a table; None where its lists do not lie side by side. Too many for a chunk raise."""
     if not spec.strip:
         return None
     lists = []
@@ -238,4 +170,4 @@ def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
             columns=[entry.name for entry in spec.strip],
         )
     places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
-    return Strips(spec.strip, tuple(lists), places, int(ends[-1]) * STRIP_UNIT_BYTES)
+    return Strips(spec.strip, tuple(lists), places, ends * STRIP_UNIT_BYTES)

@@ -30,8 +30,9 @@ _AT_ONCE = 2
 class Permits:
     """Permits to compute, one for each thread that does, and for how long they were held.
 
-    Args:
-        clock: Seconds, ascending.
+        with permits:           # gives back what was taken, if anything
+            ...
+            permits.take()      # unless this thread has one
 
     Attributes:
         busy_s: Seconds for which permits were held, summed over all that were given back.
@@ -46,57 +47,35 @@ class Permits:
         for _ in range(num):
             self._free.put(None)
         self._mutex = threading.Lock()
+        self._own = threading.local()
 
-    def acquire(self) -> float:
-        """Take one, and return the time at which it was taken, in seconds of the clock.
+    def take(self, *, waits: bool = True) -> bool:
+        """Take one for this thread, unless it has one, and return whether it has one now.
 
-        Blocks: until one is free.
+        Blocks: until one is free, unless told not to wait.
         """
-        self._free.get()
-        return self._clock()
+        if getattr(self._own, "since_s", None) is None:
+            try:
+                self._free.get(block=waits)
+            except Empty:
+                return False
+            self._own.since_s = self._clock()
+        return True
 
-    def try_acquire(self) -> float | None:
-        """Take one, and return the time as `acquire` does; None where none is free."""
-        try:
-            self._free.get_nowait()
-        except Empty:
-            return None
-        return self._clock()
+    def __enter__(self) -> None:
+        """Do nothing: a permit is taken when it is needed."""
+
+    def __exit__(self, *_: object) -> None:
+        since_s, self._own.since_s = getattr(self._own, "since_s", None), None
+        if since_s is not None:
+            with self._mutex:
+                self.busy_s += self._clock() - since_s
+            self._free.put(None)
 
     @property
     def num_free(self) -> int:
         """How many are free just now."""
         return self._free.qsize()
-
-    def release(self, since_s: float) -> None:
-        """Give back a permit that was taken at `since_s`."""
-        with self._mutex:
-            self.busy_s += self._clock() - since_s
-        self._free.put(None)
-
-
-class Permit:
-    """A permit to compute: taken once, however often it is asked for, and given back when the with block ends."""
-
-    def __init__(self, permits: Permits) -> None:
-        self._permits = permits
-        self._since_s: float | None = None
-
-    def take(self) -> None:
-        """Take it, unless this has it.
-
-        Blocks: until one is free.
-        """
-        if self._since_s is None:
-            self._since_s = self._permits.acquire()
-
-    def __enter__(self) -> None:
-        """Do nothing: it is taken when it is needed."""
-
-    def __exit__(self, *_: object) -> None:
-        since_s, self._since_s = self._since_s, None
-        if since_s is not None:
-            self._permits.release(since_s)
 
 
 class AdaptivePool:
@@ -126,7 +105,7 @@ class AdaptivePool:
     ) -> None:
         if least < 1:
             raise ValueError(f"a pool has one thread at least, not {least}")
-        self.least = self.size = least
+        self.size = least
         self.most = max(least, most or 0) if permits else least
         self._permits = tuple(permits)
         self._clock = clock
@@ -136,13 +115,9 @@ class AdaptivePool:
         self._begin()
 
     def built(self, num_samples: int, *, is_hungry: bool) -> bool:
-        """Note that a chunk is built, and return whether the pool has grown.
+        """Note that a chunk is built, and return whether the pool has grown. For one thread at a time.
 
-        Not safe to call from several threads at once.
-
-        Args:
-            num_samples: Of the chunk.
-            is_hungry: Whether threads always found something to build since the chunk before this one was built.
+        It is hungry where threads always found something to build since the chunk before this one was built.
         """
         if not self._permits:
             return False
@@ -161,12 +136,7 @@ class AdaptivePool:
         return self._judge(self._num_samples / passed_s, share)
 
     def _judge(self, rate: float, share: float) -> bool:
-        """Grow, go back, or stay.
-
-        Args:
-            rate: Samples/s that came.
-            share: Of the time in which those that compute were at work.
-        """
+        """Grow, go back, or stay, by the samples/s that came and how much those that compute were at work."""
         before, self._before = self._before, None
         self._begin()
         if before is not None and rate < WORTH * before[1]:
@@ -197,10 +167,8 @@ class Helpers:
         this thread   | 0 | 2 | 3 | 5 |        numbers are taken by whoever is free; a helper needs a permit to
         a helper      |   1   |   4   |        compute, and holds it until no number is left
 
-    Safe to use from several threads. No thread is started before there is a permit for one.
-
-    Args:
-        permits: Of the threads that compute. Whoever asks for help holds one of them.
+    Safe to use from several threads. No thread is started before there is a permit for one; whoever asks for help holds
+    one of `permits`.
     """
 
     def __init__(self, permits: Permits) -> None:
@@ -217,18 +185,15 @@ class Helpers:
         """
         each = Each(num, work)
 
-        def help_out(since_s: float) -> None:
-            each.run()
-            self._permits.release(since_s)
+        def help_out() -> None:
+            with self._permits:
+                if self._permits.take(waits=False):  # else another one was faster
+                    each.run()
 
-        helping: list[tuple[Future[None], float]] = []
-        while len(helping) < num - 1 and (since_s := self._permits.try_acquire()) is not None:
-            helping.append((self.begin(help_out, since_s), since_s))
+        helping = [self.begin(help_out) for _ in range(min(num - 1, self._permits.num_free))]
         each.run()
-        for helper, since_s in helping:
-            if helper.cancel():  # all was done before it came to it
-                self._permits.release(since_s)
-            else:
+        for helper in helping:
+            if not helper.cancel():  # else all was done before it came to it
                 helper.result()
         each.check()
 
@@ -238,44 +203,34 @@ class Helpers:
         return self._permits.num_free >= min(2, self._permits.num)
 
     def close(self) -> None:
-        """End the threads. Harmless when called again.
-
-        Blocks: until what was begun is done.
-        """
+        """Wait for what was begun, and end the threads. Harmless when called again."""
         self._executor.shutdown(wait=True)
 
 
 @contextmanager
-def overlapped(helpers: Helpers | None) -> Iterator[Callable[[Callable[[], bool]], bool]]:
+def overlapped(helpers: Helpers | None) -> Iterator[Callable[[Callable[[], object]], None]]:
     """Give a function for work that follows each of some steps: it is done beside the next ones where helpers are idle.
 
         this thread   | part 0 | part 1 | part 2 | part 3 |
         helpers                | publish 0  | publish 2  |
                                         | publish 1 | publish 3 |
 
-    It blocks until no more than one piece is under way, and returns whether all went well that was done by then. Errors
-    of what it has begun are raised by a later call, or at the end of the block, which waits for all of it.
-
-    Args:
-        helpers: Who does it; None leaves it to the calling thread.
+    It blocks until no more than one piece is under way. Errors of what it has begun are raised by a later call, or at
+    the end of the block, which waits for all of it. Without helpers, the calling thread does it.
     """
-    begun: deque[Future[bool]] = deque()
+    begun: deque[Future[object]] = deque()
 
-    def finish(left: int) -> bool:
-        is_well = True
-        while len(begun) > left or (begun and begun[0].done()):
-            is_well &= begun.popleft().result()
-        return is_well
-
-    def do(work: Callable[[], bool]) -> bool:
-        before = finish(_AT_ONCE - 1)
+    def do(work: Callable[[], object]) -> None:
+        while len(begun) >= _AT_ONCE or (begun and begun[0].done()):
+            begun.popleft().result()
         if helpers is not None and helpers.are_idle:
             begun.append(helpers.begin(work))
-            return before
-        return work() and before
+        else:
+            work()
 
     try:
         yield do
-        finish(0)
+        while begun:
+            begun.popleft().result()
     finally:
         wait(begun)  # where there was an error, it is the one that is raised

@@ -68,13 +68,9 @@ class TransformProcesses:
             self._idle.put(None)  # stands for one not started yet
 
     def __call__(self, table: pa.Table, where: str) -> Columns:
-        """Return what the transform makes of a table.
+        """Return what the transform makes of the rows of a fragment.
 
         Blocks: until a process is free and has done it.
-
-        Args:
-            table: Rows of a fragment.
-            where: That fragment, for errors.
 
         Raises:
             TransformError: The transform raised, with the traceback of there as a note; or its process ended.

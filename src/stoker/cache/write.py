@@ -7,10 +7,11 @@ calls    ┆     2 MiB     ┆ 2 MiB     one each: for less, the page cache take
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import xxhash
@@ -22,15 +23,17 @@ from stoker.cache.format import (
     PAGE_BYTES,
     ArrayPlace,
     ChunkHeader,
+    NewChunk,
     array_names,
     header_bytes,
     json_text,
     round_up,
     strip_names,
+    table_names,
 )
-from stoker.cache.tables import ChunkTable, Strips, record_packer, split
+from stoker.cache.tables import TableRows, make_strips, record_packer, split
 from stoker.columns import Packable, Pieces, in_pieces
-from stoker.errors import FieldError
+from stoker.errors import FieldError, FieldMismatchError
 from stoker.fields.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec, run_name
 from stoker.host.huge import HUGE_BYTES
 
@@ -39,12 +42,6 @@ from stoker.host.huge import HUGE_BYTES
 _BLOCK_BYTES = 1024 * 640
 # Files of fewer bytes are written without asking for room first, which would cost them more than it saves.
 _RESERVED_BYTES = 256 << 10
-# Values of ragged fields are checked and written in pieces of this size: those that fill a huge page are not copied.
-_PIECE_BYTES = HUGE_BYTES
-
-
-class MismatchError(ValueError):
-    """Arrays do not fit a spec; the message names the field."""
 
 
 def prepare_chunk(
@@ -54,89 +51,76 @@ def prepare_chunk(
     num_samples: int,
     about: Mapping[str, object] | None = None,
     page_bytes: int = PAGE_BYTES,
-) -> PreparedChunk:
-    """Return a chunk whose size is known and which can be written.
+) -> NewChunk:
+    """Return a chunk that can be written, and whose size is known.
 
     Args:
         arrays: The fields, each with N rows.
-        spec: What a sample is; the arrays must fit it exactly.
+        spec: What a sample is.
         num_samples: N.
         about: What made the chunk, as JSON can write it.
         page_bytes: Records begin at a multiple of it and fill a multiple of it.
 
     Raises:
-        MismatchError: The arrays do not fit the spec.
+        FieldMismatchError: The arrays do not fit the spec exactly.
         FieldError: Two fields would share the name of an array.
     """
     reason = _find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
-        raise MismatchError(reason)
+        raise FieldMismatchError(reason, fragment="")
     _check_names(spec)
-    tables = split(arrays, spec, num_samples=num_samples)
+    rows = split(arrays, spec, num_samples=num_samples)
+    tables = [*zip(table_names(spec), spec.tables, rows, strict=True)]
     items = list(_items(tables, page_bytes))
-    behind, padding, data_bytes = _plan(items)
+    behind, data_bytes = _plan(items)  # offsets count from the end of the header
     shared = {
-        key: {"run": run_name(key), "num_runs": table.num_rows, "record": describe_record(table.spec)}
-        for key, table in zip(spec.keys, tables[1:], strict=True)
+        key: {"run": run_name(key), "num_runs": num_runs, "record": describe_record(table)}
+        for key, table, (num_runs, _) in zip(spec.keys, spec.tables[1:], rows[1:], strict=True)
     }
-    strips = {
-        strip_names(table.name)[1]: [entry.name for entry in table.spec.strip] for table in tables if table.spec.strip
-    }
+    strips = {strip_names(name)[1]: [entry.name for entry in table.strip] for name, table, _ in tables if table.strip}
     metadata = {
         "format": "stoker-chunk",
         "format_version": str(FORMAT_VERSION),
         "num_samples": str(num_samples),
         "spec": spec.json_text,
-        "record": _described(tables[0].spec),
+        "record": _described(spec.tables[0]),
         **({"shared": json_text(shared)} if shared else {}),
         **({"strips": json_text(strips)} if strips else {}),
         "about": json_text(dict(about or {})),
     }
-    make_header = partial(header_bytes, behind, padding, metadata, page_bytes)
+    make_header = partial(header_bytes, behind, data_bytes, metadata, page_bytes)
     num_bytes = len(make_header(dict.fromkeys(behind, NO_CHECKSUM)))
     places = {name: replace(it, offset_bytes=num_bytes + it.offset_bytes) for name, it in behind.items()}
     planned = ChunkHeader(str((about or {}).get("key", "")), num_samples, spec, places, num_bytes + data_bytes)
-    return PreparedChunk(planned, num_bytes, make_header, items)
+    write = partial(_write_file, planned=planned, begin=num_bytes, make_header=make_header, items=items)
+    return planned.size_bytes, write
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedChunk:
-    """A chunk that is about to be written.
+def _write_file(
+    fd: int,
+    files: Files,
+    *,
+    planned: ChunkHeader,
+    begin: int,
+    make_header: Callable[[Mapping[str, str]], bytes],
+    items: Sequence[_Item],
+) -> ChunkHeader:
+    """Write the file, and return what its header says.
 
-    Attributes:
-        planned: What its header will say, but for the checksums.
-        header_bytes: Of that header.
-        make_header: Makes it of the checksums of all arrays.
-        items: The arrays, in the order of the file.
+    The header is written last, in one call with what shares its huge page: a file that was cut off while being written
+    has no header, or fewer bytes than its header says.
     """
-
-    planned: ChunkHeader
-    header_bytes: int
-    make_header: Callable[[Mapping[str, str]], bytes]
-    items: Sequence[_Item]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole file."""
-        return self.planned.size_bytes
-
-    def write(self, fd: int, files: Files) -> ChunkHeader:
-        """Write the file, and return what its header says.
-
-        The header is written last, in one call with what shares its huge page: a file that was cut off while being
-        written has no header, or fewer bytes than its header says.
-        """
-        if self.size_bytes >= _RESERVED_BYTES:
-            files.reserve(fd, self.size_bytes)
-        blocks = Blocks(fd, files, begin=self.header_bytes)
-        checksums: dict[str, str] = {}
-        for item in self.items:
-            blocks.skip_to(self.planned.arrays[item.name].offset_bytes)
-            checksums[item.name] = item.write(blocks)
-        blocks.skip_to(self.size_bytes)
-        blocks.close(self.make_header(checksums))
-        arrays = {name: replace(place, checksum=checksums[name]) for name, place in self.planned.arrays.items()}
-        return replace(self.planned, arrays=arrays)
+    if planned.size_bytes >= _RESERVED_BYTES:
+        files.reserve(fd, planned.size_bytes)
+    blocks = Blocks(fd, files, begin=begin)
+    checksums: dict[str, str] = {}
+    for item in items:
+        blocks.skip_to(planned.arrays[item.name].offset_bytes)
+        checksums[item.name] = item.write(blocks)
+    blocks.skip_to(planned.size_bytes)
+    blocks.close(make_header(checksums))
+    arrays = {name: replace(place, checksum=checksums[name]) for name, place in planned.arrays.items()}
+    return replace(planned, arrays=arrays)
 
 
 class _Item(NamedTuple):
@@ -150,22 +134,22 @@ class _Item(NamedTuple):
     behind_bytes: int = 0
 
 
-def _items(tables: Sequence[ChunkTable], page_bytes: int) -> Iterator[_Item]:
+def _items(tables: Sequence[tuple[str, Spec, TableRows]], page_bytes: int) -> Iterator[_Item]:
     """Yield the arrays of a chunk, in the order of the file: the records of all tables, then their lists."""
     numbers = np.dtype(np.uint8)
-    for table in tables:
-        shape = table.num_rows, table.spec.record_bytes
-        if table.spec.record_bytes:
-            yield _Item(table.name, numbers, shape, partial(_write_records, table=table), page_bytes)
-    for table in tables:
-        if table.strips is not None:
-            places, content = strip_names(table.name)
-            yield _array_item(places, table.strips.places)
+    for name, table, (num_rows, fields) in tables:
+        if table.record_bytes:
+            write = partial(_write_records, spec=table, num_rows=num_rows, fields=fields)
+            yield _Item(name, numbers, (num_rows, table.record_bytes), write, page_bytes)
+    for table_name, table, (_, fields) in tables:
+        if (strips := make_strips(table, fields)) is not None:
+            places, content = strip_names(table_name)
+            yield _array_item(places, strips.places)
             # Whole lines are read of them, the last one from anywhere inside of them.
-            write = partial(_write_strips, strips=table.strips)
-            yield _Item(content, numbers, (table.strips.size_bytes,), write, behind_bytes=CACHE_LINE_BYTES)
-        for entry in table.spec.apart:
-            values: Any = table.arrays[entry.name]
+            write = partial(_write_rows, begins=cast("Sequence[int]", strips.begins), lay=strips.lay)
+            yield _Item(content, numbers, (int(strips.begins[-1]),), write, behind_bytes=CACHE_LINE_BYTES)
+        for entry in table.apart:
+            values: Any = fields[entry.name]
             *offsets, content = array_names(entry)
             for name in offsets:
                 yield _array_item(name, values.offsets)
@@ -177,18 +161,14 @@ def _array_item(name: str, array: Array | Pieces) -> _Item:
     return _Item(name, array.dtype, array.shape, partial(_write_array, array=array))
 
 
-def _plan(items: Sequence[_Item]) -> tuple[dict[str, ArrayPlace], list[tuple[str, int, int]], int]:
-    """Return where arrays lie behind the header, the gaps between them, and how many bytes all that has."""
+def _plan(items: Sequence[_Item]) -> tuple[dict[str, ArrayPlace], int]:
+    """Return where arrays lie behind the header, and how many bytes they have with the gaps between them."""
     arrays: dict[str, ArrayPlace] = {}
-    padding: list[tuple[str, int, int]] = []
     end = 0
     for item in items:
-        place = arrays[item.name] = ArrayPlace(end, item.dtype, tuple(int(k) for k in item.shape), "")
-        stop = end + place.size_bytes
-        end = round_up(stop + item.behind_bytes, item.align_bytes)
-        if end > stop:
-            padding.append((f"padding.{len(padding)}", stop, end))
-    return arrays, padding, end
+        place = arrays[item.name] = ArrayPlace(end, item.dtype, tuple(map(int, item.shape)), "")
+        end = round_up(end + place.size_bytes + item.behind_bytes, item.align_bytes)
+    return arrays, end
 
 
 @lru_cache(maxsize=256)
@@ -215,11 +195,7 @@ def _format(entry: Entry) -> str:
 
 
 def _check_names(spec: Spec) -> None:
-    """Raise where two fields would share the name of an array.
-
-    Raises:
-        FieldError: As "a", a list of lists, and "a.values", a list, do.
-    """
+    """Raise where two fields would share the name of an array, as "a", a list of lists, and "a.values", a list, do."""
     owners: dict[str, str] = {}
     for entry in spec.ragged:
         for name in array_names(entry):
@@ -231,49 +207,34 @@ def _check_names(spec: Spec) -> None:
             owners[name] = entry.name
 
 
-def _write_records(blocks: Blocks, *, table: ChunkTable) -> str:
-    width, num_rows = table.spec.record_bytes, table.num_rows
-    packer = record_packer(table.arrays, table.spec)
-    has_gaps = sum(entry.value_bytes for entry in table.spec.fixed) < width
+def _write_records(blocks: Blocks, *, spec: Spec, num_rows: int, fields: Packable) -> str:
+    width, packer = spec.record_bytes, record_packer(fields, spec)
+    has_gaps = sum(entry.value_bytes for entry in spec.fixed) < width
 
     def lay(block: Array, start: int, stop: int) -> None:
         if has_gaps:
             block[:] = 0
         packer.pack(block, start, stop)
 
-    def fitting(start: int, num_bytes: int) -> int:
-        return min(start + num_bytes // width, num_rows)
-
-    return _write_rows(blocks, num_rows, fitting, lambda start, stop: (stop - start) * width, lay)
+    return _write_rows(blocks, begins=range(0, (num_rows + 1) * width, width), lay=lay)
 
 
-def _write_strips(blocks: Blocks, *, strips: Strips) -> str:
-    return _write_rows(blocks, len(strips.places), strips.fitting, strips.num_bytes, strips.lay)
-
-
-def _write_rows(
-    blocks: Blocks,
-    num_rows: int,
-    fitting: Callable[[int, int], int],
-    num_bytes: Callable[[int, int], int],
-    lay: Callable[[Array, int, int], None],
-) -> str:
+def _write_rows(blocks: Blocks, *, begins: Sequence[int], lay: Callable[[Array, int, int], None]) -> str:
     """Write rows, laid where they are written from: only one that spans two huge pages is copied once more.
 
     Args:
         blocks: Where they go.
-        num_rows: How many there are.
-        fitting: Says up to which row they fit into so many bytes, from a row on.
-        num_bytes: Says how many some rows take.
+        begins: Where each row begins, and the last one ends, in bytes.
         lay: Lays some rows at the beginning of memory.
     """
     digest, start = xxhash.xxh3_64(), 0
-    while start < num_rows:
+    while start < len(begins) - 1:
         room = blocks.room()
-        stop = fitting(start, min(len(room), _BLOCK_BYTES))
+        stop = bisect_right(begins, begins[start] + min(len(room), _BLOCK_BYTES)) - 1
         is_whole = stop > start
         stop = max(stop, start + 1)
-        laid = room[: num_bytes(start, stop)] if is_whole else np.empty(num_bytes(start, stop), dtype=np.uint8)
+        num_bytes = int(begins[stop] - begins[start])
+        laid = room[:num_bytes] if is_whole else np.empty(num_bytes, dtype=np.uint8)
         lay(laid, start, stop)
         digest.update(laid.data)
         if is_whole:
@@ -287,14 +248,7 @@ def _write_rows(
 def _write_array(blocks: Blocks, *, array: Array | Pieces) -> str:
     digest = xxhash.xxh3_64()
     for part in in_pieces(array).arrays:
-        data = part.reshape(-1).view(np.uint8).data if part.nbytes else b""
-        begin = 0
-        while begin < len(data):
-            # Up to the next border of what is written in one call.
-            piece = data[begin : begin + _PIECE_BYTES - blocks.end % _PIECE_BYTES]
-            digest.update(piece)
-            blocks.add(piece)
-            begin += len(piece)
+        blocks.add(part.reshape(-1).view(np.uint8).data if part.nbytes else b"", digest)
     return digest.hexdigest()
 
 
@@ -302,30 +256,25 @@ _kept = threading.local()
 
 
 class Blocks:
-    """Collects what is written until it fills a huge page.
+    """Collects what is written, from `begin` to `end`, until it fills a huge page.
 
-    Args:
-        begin: Where the first byte goes. What lies before it is written as zeros, up to a huge page's border, until
-            `close` is told what it is.
-
-    Attributes:
-        end: Where the next byte goes.
+    What lies before `begin` is written as zeros, back to a huge page's border, until `close` is told what it is.
     """
 
     def __init__(self, fd: int, files: Files, *, begin: int) -> None:
-        self._fd = fd
-        self._files = files
-        self._block = _block()
+        self._fd, self._files, self._block = fd, files, _block()
         self._written = begin // HUGE_BYTES * HUGE_BYTES
         self._block[: begin - self._written] = 0
         self.end = begin
 
-    def add(self, data: bytes | memoryview) -> None:
-        """Write bytes behind what there is."""
+    def add(self, data: bytes | memoryview, digest: xxhash.xxh3_64 | None = None) -> None:
+        """Write bytes behind what there is, and add them to a digest; those that fill a huge page are not copied."""
         rest = memoryview(data)
         while rest:
             at = self.end - self._written
             piece = rest[: HUGE_BYTES - at]
+            if digest is not None:
+                digest.update(piece)
             self.end += len(piece)
             if at == 0 and len(piece) == HUGE_BYTES:
                 self._files.write(self._fd, piece, offset=self._written)
@@ -354,11 +303,7 @@ class Blocks:
         self.add(bytes(end - self.end))
 
     def close(self, beginning: bytes) -> None:
-        """Write what was collected, and last the beginning of the file: in one call if all lies in one huge page.
-
-        Args:
-            beginning: The first bytes of the file, as many as `begin` left room for.
-        """
+        """Write what was collected, and last the first bytes of the file: in one call if all lies in one huge page."""
         if self._written == 0:
             self._block[: len(beginning)] = np.frombuffer(beginning, dtype=np.uint8)
             self.flush()

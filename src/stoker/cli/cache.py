@@ -24,8 +24,7 @@ from stoker.paint import make_console, print_json, print_line, progress, table
 from stoker.words import age_text, bytes_text, count_text, some_of
 
 if TYPE_CHECKING:
-    from stoker.cache.folder import ChunkFile
-    from stoker.cache.quota import DatasetEntry
+    from stoker.cache.disk import DatasetEntry
     from stoker.cache.store import Store
 
 # As `Dataset` writes itself: the name under which a cache knows it.
@@ -150,13 +149,11 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
     done = 0
     with _existing_store(options) as store, progress(make_console(stderr=True)) as show:
-        size_bytes = sum(
-            {chunk.path: chunk.size_bytes for one in admin.entries(store) for chunk in one.chunks}.values()
-        )
+        size_bytes = sum(store.disk.folder.list_chunks().values())
 
-        def on_chunk(chunk: ChunkFile) -> None:
+        def on_chunk(chunk_bytes: int) -> None:
             nonlocal done
-            done += chunk.size_bytes
+            done += chunk_bytes
             show(done, size_bytes, f"{bytes_text(done)} of {bytes_text(size_bytes)}")
 
         report = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
@@ -210,8 +207,17 @@ def run_rm(options: argparse.Namespace, console: Console) -> int:
         if chosen and not options.yes and not _may_remove(chosen, make_console(stderr=True)):
             print_line(console, "nothing was removed")
             return FAILED
-        names = [entry.fingerprint for entry in chosen if entry.fingerprint]
-        freed = store.disk.quota.remove_datasets(None if options.all else names)
+        names, removed = [entry.fingerprint for entry in chosen if entry.fingerprint], list[int]()
+        try:
+            store.disk.remove_datasets(None if options.all else names, on_removed=removed.append)
+        except BaseException:
+            if removed and options.json:
+                print_json({"cache": str(store.path), "removed": [], "freed_bytes": sum(removed)})
+            elif removed:
+                gone = f"{count_text(len(removed), 'chunk')} removed, {bytes_text(sum(removed))} freed"
+                print_line(console, f"{gone} before it ended: no data set is gone as a whole", "yellow")
+            raise
+    freed = sum(removed)
     if options.json:
         print_json({"cache": str(store.path), "removed": names, "freed_bytes": freed})
     else:

@@ -131,11 +131,11 @@ def _print_problems(found: DatasetInspection | Inspection, console: Console, wha
 def _group_text(source: SourceOverview) -> str:
     if not source.num_row_groups:
         return ""
-    rows, sizes = source.rows_a_group, source.bytes_a_group
-    if rows.minimum == rows.maximum:
-        return f" of {count_text(rows.median, 'row')}, {bytes_text(sizes.median)} before compression"
-    num = f"{count_text(rows.minimum)} to {count_text(rows.maximum)} rows (median {count_text(rows.median)})"
-    return f", {num}, {bytes_text(sizes.minimum)} to {bytes_text(sizes.maximum)} before compression"
+    (fewest, median, most), (least_bytes, median_bytes, most_bytes) = source.rows_a_group, source.bytes_a_group
+    if fewest == most:
+        return f" of {count_text(median, 'row')}, {bytes_text(median_bytes)} before compression"
+    num = f"{count_text(fewest)} to {count_text(most)} rows (median {count_text(median)})"
+    return f", {num}, {bytes_text(least_bytes)} to {bytes_text(most_bytes)} before compression"
 
 
 def _print_columns(found: DatasetInspection, console: Console) -> None:

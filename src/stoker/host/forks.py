@@ -27,14 +27,7 @@ class Home:
         return partial(Home, is_here=False), (self._pid,)  # pickled for another process
 
     def check(self, what: str) -> None:
-        """Raise in any other process.
-
-        Args:
-            what: What was made, for the message.
-
-        Raises:
-            RuntimeError: This is a fork.
-        """
+        """Raise a `RuntimeError` in any other process, which names what was made."""
         if not self.is_here:
             raise RuntimeError(
                 f"{what} belongs to process {self._pid}, and this is {os.getpid()}, a fork of it, which has none of "

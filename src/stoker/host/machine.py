@@ -14,8 +14,11 @@ import math
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T", int, float)
 
 
 def machine() -> dict[str, str]:
@@ -77,11 +80,7 @@ def _processor() -> str:
 
 
 def processor_of(cpuinfo: str) -> str:
-    """Return the processor's name, with the numbers of its kind: some names of virtual ones are those of many kinds.
-
-    Args:
-        cpuinfo: Linux's `/proc/cpuinfo`; "" where it does not say.
-    """
+    """Return the processor's name by Linux's `/proc/cpuinfo`, with numbers: some virtual ones are called like many."""
     lines = [line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines()]
     about = {key.strip(): value.strip() for key, _, value in lines}
     name, family, model = (about.get(key, "") for key in ("model name", "cpu family", "model"))
@@ -99,32 +98,22 @@ def _meminfo(name: str) -> int | None:
 
 
 def core_quota(groups: Sequence[Path] | None = None) -> float | None:
-    """Return how many processors at a time the process may have; None without a limit.
-
-    Args:
-        groups: Where limits may stand; `own_groups` unless told.
-    """
-    groups = own_groups() if groups is None else groups
-    return min((cores for group in groups if (cores := _cores_of(group)) is not None), default=None)
+    """Return how many processors at a time the process may have by its groups; None without a limit."""
+    return _least(_cores_of, groups)
 
 
 def memory_left(groups: Sequence[Path] | None = None) -> int | None:
-    """Return how many bytes the process may still take, those of its page cache included; None without a limit.
+    """Return how many bytes the process may still take by its groups, its page cache included; None without a limit."""
+    return _least(_left_to, groups)
 
-    Args:
-        groups: Where limits may stand; `own_groups` unless told.
-    """
-    groups = own_groups() if groups is None else groups
-    return min((left for group in groups if (left := _left_to(group)) is not None), default=None)
+
+def _least(limit_of: Callable[[Path], T | None], groups: Sequence[Path] | None) -> T | None:
+    found = map(limit_of, own_groups() if groups is None else groups)
+    return min((limit for limit in found if limit is not None), default=None)
 
 
 def own_groups(own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgroup")) -> list[Path]:
-    """Return the folders of the group of this process and of those above it, at each of which a limit may stand.
-
-    Args:
-        own: Names the group.
-        top: The folder of all groups.
-    """
+    """Return the folders of the group of this process and of those above it, at each of which a limit may stand."""
     with contextlib.suppress(OSError):
         # "0::/a/b" is version 2.
         name = Path(own.read_text().rpartition("::")[2].strip().lstrip("/"))

@@ -91,13 +91,9 @@ METRICS = (
 
 
 def stats_by_name(loaders: HasStats | Mapping[str, HasStats]) -> Callable[[], dict[str, LoaderStats]]:
-    """Return what tells what loaders have done so far, by name; it keeps none alive, and leaves out who is gone.
+    """Return what tells what loaders have done so far, by name; a lone one is called "loader".
 
-    Args:
-        loaders: A loader, or several by name; a lone one is called "loader".
-
-    Raises:
-        TypeError: What was given has no `stats`.
+    It keeps none alive, and leaves out who is gone. What has no `stats` is a `TypeError`.
     """
     named = loaders if isinstance(loaders, Mapping) else {"loader": loaders}
     for name, loader in named.items():

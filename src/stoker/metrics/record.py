@@ -227,11 +227,7 @@ def _about(span: Span) -> dict[str, int]:
 
 
 def nvtx_ranges(load: Callable[[str], Any] = importlib.import_module) -> Ranges:
-    """Return NVTX's ranges: torch's where it has CUDA, else those of the package `nvtx`, imported by `load`.
-
-    Raises:
-        ImportError: There is neither; it names the way out.
-    """
+    """Return NVTX's ranges: torch's where it has CUDA, else those of the package `nvtx`, imported by `load`."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_available():
         return cuda.nvtx.range_push, cuda.nvtx.range_pop

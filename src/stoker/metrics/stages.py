@@ -59,13 +59,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StageTotal:
-    """What a stage has done so far.
-
-    Attributes:
-        num_calls: Pieces of work.
-        busy_s: Seconds spent on them, added over threads.
-        num_bytes: Bytes that went through.
-    """
+    """What a stage has done so far: pieces of work, seconds spent on them, added over threads, and bytes."""
 
     num_calls: int = 0
     busy_s: float = 0.0
@@ -80,7 +74,6 @@ class Track:
     """One thread's totals and spans. Written by that thread alone, read by any.
 
     Attributes:
-        name: Of the thread.
         totals: By stage, in the order in which stages first ran: pieces of work, ns spent on them, bytes.
         spans: The latest, as (stage, start, stop, bytes, subject); None where there is no trace. Plain tuples of
             integers, which the garbage collector leaves alone, however many a ring holds.
@@ -219,16 +212,7 @@ class Stages:
 
 
 class OpenSpan:
-    """A block that is timed. Use it in one with block, once.
-
-    Attributes:
-        stage: Of which it is a piece of work.
-        num_bytes: Bytes that went through; may be set inside.
-        num_calls: Pieces of work that it counts as; may be set inside.
-        outer: The span around it on the same thread.
-        start_ns: When it began.
-        stop_ns: When it ended.
-    """
+    """A block that is timed. Use it in one with block, once; `num_bytes` and `num_calls` may be set inside."""
 
     __slots__ = ("_stages", "_subject", "_track", "num_bytes", "num_calls", "outer", "stage", "start_ns", "stop_ns")
 

@@ -77,9 +77,7 @@ def figures(stats: LoaderStats) -> dict[str, object]:
 class StatusFile:
     """The file of a loader, from the first piece of work that one of its threads ends until it is closed.
 
-    Args:
-        stages: Tells when somebody has done a piece of work.
-        look: Asked for the figures. Must not keep the loader alive.
+    `look` is asked for the figures, and must not keep the loader alive.
     """
 
     def __init__(self, stages: Stages, look: Look) -> None:
@@ -163,11 +161,7 @@ class StatusFile:
 def running(place: Path | None = None) -> list[dict[str, Any]]:
     """Return the loaders that train on this host as this user, and remove the files of processes that ended.
 
-    Args:
-        place: Folder to look in; the usual one unless told.
-
-    Returns:
-        What the file of each says, by process, and how old that is (`age_s`).
+    Each is what its file says, in the usual folder unless told, and how old that is (`age_s`), by process.
     """
     place = folder() if place is None else place
     if place is None or not _is_ours(place):

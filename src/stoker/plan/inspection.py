@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +35,13 @@ from stoker.storage.each import for_each
 _LENGTH_BYTES = 4
 
 
-class Spread(NamedTuple):
-    """Minimum, median and maximum of some numbers; zeros where there are none."""
-
-    minimum: int
-    median: int
-    maximum: int
+Spread: TypeAlias = tuple[int, int, int]
+"""Minimum, median and maximum of some numbers; zeros where there are none."""
 
 
 def _spread(values: Int64) -> Spread:
-    return Spread(*map(int, np.quantile(values, (0, 0.5, 1)))) if values.size else Spread(0, 0, 0)
+    low, median, high = np.quantile(values, (0, 0.5, 1)).astype(int).tolist() if values.size else (0, 0, 0)
+    return low, median, high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +49,7 @@ class SourceOverview:
     """What lies at the source, all of it, whatever is filtered out.
 
     Attributes:
-        num_files: Files.
-        size_bytes: Their bytes, compressed, all columns.
-        num_rows: Their rows.
-        num_row_groups: Their row groups.
+        size_bytes: Of the files, compressed, all columns.
         rows_a_group: Rows of a row group.
         bytes_a_group: Bytes of a row group before compression, all columns.
         nulls: Column -> nulls in it, None where the footers do not say. Only those of row groups that are read, and
@@ -76,19 +70,13 @@ class SourceOverview:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInspection:
-    """What is known of one data set before any row is read. K is the number of chunks.
+    """What is known of one data set before any row is read.
 
     Attributes:
-        catalogue: The opened data set.
         source: What its footers say.
         columns: What becomes of each column; with a transform, what it would be without one.
         spec: What a sample is; None where columns are refused, or only a transform that has not run yet knows.
         problems: Why a loader would refuse it, each with the way out; none if it would not.
-        num_samples: Samples: rows that pass the filter.
-        sample_bytes: Mean bytes of a sample, None where that is not known. What neighbours share counts for each.
-        is_exact: Whether every sample has so many bytes.
-        size_bytes: Size of all chunks on disk if nothing is shared, None where that is not known.
-        window: Chunks that are mixed together where nobody says otherwise, None where that is not known; K at most.
         num_present: Chunks in the cache that was looked into, None without one.
         units: What the order counts, None for rows.
     """
@@ -98,13 +86,51 @@ class DatasetInspection:
     columns: tuple[ColumnAnswer, ...]
     spec: Spec | None
     problems: tuple[str, ...]
-    num_samples: int
-    sample_bytes: float | None
-    is_exact: bool
-    size_bytes: int | None
-    window: int | None
     num_present: int | None
     units: UnitsReport | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Rows that pass the filter."""
+        return int(self.catalogue.num_samples.sum())
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every sample has `sample_bytes`."""
+        return self.spec is not None and not self.spec.ragged and not self.spec.keys
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """Mean bytes of a sample's record and lists, None where not known. What neighbours share counts for each."""
+        ragged = set() if self.spec is None else {entry.name for entry in self.spec.ragged}
+        lists = [one for one in self.columns if one.field in ragged and one.sample_bytes is not None]
+        if self.spec is None or not ragged <= {one.field for one in lists}:
+            return None
+        return self.spec.unshared_bytes + float(sum(one.sample_bytes or 0 for one in lists))
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of all chunks on disk if nothing is shared: headers, whole pages of records, lists; None if unknown."""
+        spec, sample_bytes, catalogue = self.spec, self.sample_bytes, self.catalogue
+        if spec is None or sample_bytes is None:
+            return None
+        if not len(counts := catalogue.num_samples):
+            return 0
+        records = -(-(counts * spec.unshared_bytes) // PAGE_BYTES) * PAGE_BYTES
+        lists = counts.sum() * (sample_bytes - spec.unshared_bytes)
+        # Whole pages, so that what differs between the headers of chunks seldom counts.
+        about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
+        empty_bytes, _ = prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about)
+        return int(records.sum() + lists) + empty_bytes * len(counts)
+
+    @property
+    def window(self) -> int | None:
+        """Chunks that are mixed together where nobody says otherwise, None where that is not known."""
+        if self.spec is None:
+            return None
+        counts = self.catalogue.num_samples
+        window, num_filled = window_chunks(None, counts, self.spec.plain_bytes), int(np.count_nonzero(counts))
+        return num_filled if window is None else min(window, num_filled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,17 +166,8 @@ def inspect(
 ) -> Inspection:
     """Return what a loader would make of a data set or mixture; only footers are read, and a filter's columns.
 
-    Args:
-        dataset: What to look at.
-        cache: A cache to look into; one that is not there yet is not made.
-        unit: What the order counts, if not rows: then the columns that decide it are read, too.
-        on_count: Told how far that is.
-
-    Raises:
-        ValueError: What the order counts is made by a transform, and the cache does not know it.
-        SourceError: The data set cannot be listed or a footer cannot be read.
-        FieldError: A column that was asked for is not there, or files contradict each other.
-        CacheError: The cache cannot be used.
+    A cache is looked into; one that is not there yet is not made. Where the order counts other units than rows, the
+    columns that decide them are read, too. Errors are those of `open_known`.
     """
     known = open_known(dataset, cache=cache, unit=unit, on_count=on_count)
     parts = {name: _inspect_set(one, cache) for name, one in known.named.items()}
@@ -189,24 +206,12 @@ def _inspect_set(known: CountedSet, cache: Path | None) -> DatasetInspection:
     spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(known, columns)
     if unit is not None and spec is not None:
         unit.check(spec)
-    sample_bytes = size_bytes = window = None
-    if spec is not None:
-        sample_bytes = _sample_bytes(spec, columns)
-        size_bytes = None if sample_bytes is None else _size_bytes(catalogue, spec, sample_bytes)
-        num_filled = int(np.count_nonzero(catalogue.num_samples))
-        window = window_chunks(None, catalogue.num_samples, spec.plain_bytes)
-        window = num_filled if window is None else min(window, num_filled)
     return DatasetInspection(
         catalogue=catalogue,
         source=source,
         columns=columns,
         spec=spec,
         problems=problems,
-        num_samples=int(catalogue.num_samples.sum()),
-        sample_bytes=sample_bytes,
-        is_exact=spec is not None and not spec.ragged and not spec.keys,
-        size_bytes=size_bytes,
-        window=window,
         num_present=None if cache is None else _num_present(cache, catalogue),
         units=None if unit is None else known.report,
     )
@@ -234,33 +239,8 @@ def _planned(known: CountedSet, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec
     return spec, ()
 
 
-def _sample_bytes(spec: Spec, columns: tuple[ColumnAnswer, ...]) -> float | None:
-    """Return the mean bytes of a sample's record and lists; None where columns do not tell those of a list."""
-    ragged = {entry.name for entry in spec.ragged}
-    lists = [answer.sample_bytes for answer in columns if answer.field in ragged]
-    if not ragged <= {answer.field for answer in columns if answer.sample_bytes is not None}:
-        return None
-    return spec.unshared_bytes + float(sum(size for size in lists if size is not None))
-
-
-def _size_bytes(catalogue: Catalogue, spec: Spec, sample_bytes: float) -> int:
-    """Return what the chunks take on disk: the header, whole pages of records, and the lists."""
-    if not len(counts := catalogue.num_samples):
-        return 0
-    records = -(-(counts * spec.unshared_bytes) // PAGE_BYTES) * PAGE_BYTES
-    lists = counts.sum() * (sample_bytes - spec.unshared_bytes)
-    # Whole pages, so that what differs between the headers of chunks seldom counts.
-    about = {"url": catalogue.fragments[0].url, "row_groups": [0, 0], "rows": None, "key": catalogue.key(0)}
-    header_bytes = prepare_chunk(empty_arrays(spec), spec, num_samples=0, about=about).header_bytes
-    return int(records.sum() + lists) + header_bytes * len(counts)
-
-
 def _overview(catalogue: Catalogue) -> SourceOverview:
-    """Return what the footers say; they are read from the source only where opening did not keep them.
-
-    Raises:
-        SourceError: A footer cannot be read.
-    """
+    """Return what the footers say; they are read from the source only where opening did not keep them."""
     groups: list[npt.NDArray[np.int64]] = [np.empty((0, 2), np.int64)] * len(catalogue.files)
     long = {
         field.name: _is_text(field.type)

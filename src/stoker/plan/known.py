@@ -32,11 +32,7 @@ def open_known(
 ) -> CountedSets:
     """Open a data set or all of a mixture, with the help of a cache that may know them; none is made.
 
-    Args:
-        dataset: What to open.
-        cache: The folder, or None.
-        unit: What the order counts, if not rows: then the columns that decide it are read, unless the cache knows.
-        on_count: Told how far reading these is.
+    Where the order counts other units than rows, the columns that decide them are read, unless the cache knows.
 
     Raises:
         ValueError: What the order counts is made by a transform, and the cache does not know it.

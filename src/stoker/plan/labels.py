@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,17 +33,16 @@ _SAMPLED_VALUES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Labels:
-    """The class of every sample.
-
-    Attributes:
-        codes: Class of each sample in the fixed order. Shape [samples].
-        counts: Samples of each class. Shape [C].
-        are_values: Whether each class is one value, not a range of them.
-    """
+    """The class of every sample in the fixed order, and whether each class is one value, not a range of them."""
 
     codes: npt.NDArray[np.uint8]
-    counts: Int64
+    num_classes: int
     are_values: bool
+
+    @cached_property
+    def counts(self) -> Int64:
+        """Samples of each class. Shape [C]."""
+        return np.bincount(self.codes, minlength=self.num_classes).astype(np.int64)
 
 
 def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Labels, ...]:
@@ -52,9 +51,7 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Label
     Up to 64 different values are classes, null is one of them; more numbers, dates or words are cut into 64 ranges of
     about equal size, in their own order.
 
-    Args:
-        catalogues: Name -> data set; its filter counts, its columns, fields and transform do not.
-        column: The column, which all of them have.
+    Of a data set its filter counts, its columns, fields and transform do not.
 
     Raises:
         FieldError: A data set has no such column, its values cannot be sorted into classes, or they are numbers in one
@@ -90,10 +87,7 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Label
     codes, are_values = _classes(values)
     num_classes = len(np.bincount(codes))
     ends = np.cumsum([catalogue.num_samples.sum() for catalogue in catalogues.values()])[:-1]
-    return tuple(
-        Labels(codes=one, counts=np.bincount(one, minlength=num_classes).astype(np.int64), are_values=are_values)
-        for one in np.split(codes, ends)
-    )
+    return tuple(Labels(codes=one, num_classes=num_classes, are_values=are_values) for one in np.split(codes, ends))
 
 
 def _numbers(column: pa.ChunkedArray) -> Any:
@@ -166,9 +160,7 @@ def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
         if num:
             row, offsets = units.rows(np.full(num, chunk, dtype=np.int64), np.arange(num, dtype=np.int64))
             codes.append(labels.codes[starts[chunk] + row[offsets[:-1]]])
-    found = np.concatenate(codes)
-    counts = np.bincount(found, minlength=len(labels.counts)).astype(np.int64)
-    return Labels(codes=found, counts=counts, are_values=labels.are_values)
+    return replace(labels, codes=np.concatenate(codes))
 
 
 def _classes(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], bool]:

@@ -34,12 +34,7 @@ def look_for(
 ) -> dict[str, Any]:
     """Return what of the needed chunks a cache has, and how long the others take, as `stoker ready --json` has it.
 
-    Args:
-        known: The data sets.
-        needed: Chunks of each, as `needed_chunks` returns them.
-        cache: The folder; it may not be there yet.
-        mirror: The cache's mirror.
-        substitutes: Whether a chunk's substitute will do.
+    The folder may not be there yet. Where `substitutes` will do, they count as what they stand in for.
 
     Blocks: until one chunk is read and decoded, where the cache does not tell how long that takes.
     """
@@ -115,11 +110,7 @@ def _noted_rate(known: CountedSet, store: Store | None, absent: Sequence[int]) -
 
 
 def _measured_rate(known: CountedSet, built: Sequence[int]) -> float:
-    """Return how many samples a second could come at most: reads one chunk, and counts neither transform nor writing.
-
-    Raises:
-        SourceError: It cannot be read.
-    """
+    """Return how many samples a second could come at most: one chunk is read, without transform and writing."""
     start_s = time.perf_counter()
     num_rows = int(sum(table.num_rows for _, table in known.catalogue.read(built[0])))
     return min(num_cores(), len(built)) * num_rows / max(time.perf_counter() - start_s, 1e-9)

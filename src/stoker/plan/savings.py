@@ -35,11 +35,7 @@ _HEADROOM = 2
 
 
 def _look_at(catalogue: Catalogue) -> tuple[Spec, list[Arrays], list[int]]:
-    """Return what a sample is, and of the first rows of some fragments: their arrays, and how many rows they are.
-
-    Raises:
-        StokerError: A fragment cannot be read, transformed, or become tensors.
-    """
+    """Return what a sample is, and of the first rows of some fragments: their arrays, and how many rows they are."""
     dataset, spec = catalogue.dataset, Spec(())
     parts: list[Arrays] = []
     nums: list[int] = []
@@ -80,10 +76,9 @@ class ShareableKey:
 
 @dataclass(frozen=True, kw_only=True)
 class SharingFound:
-    """What sharing would save.
+    """What sharing would save: keys, the largest saving first, or none where it would not pay.
 
     Attributes:
-        keys: What there is to share, the largest saving first; none where it would not pay.
         num_rows: Rows that were looked at.
         row_bytes: Mean bytes of a row, all fields.
         window_rows: Rows that the default window mixes.

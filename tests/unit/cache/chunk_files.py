@@ -22,13 +22,13 @@ from stoker.loader.window import Window, WindowLayout
 
 def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:
     """Write a chunk file, at a path or into a descriptor, and return its size in bytes."""
-    prepared = prepare_chunk(arrays, spec, **options)
+    size_bytes, write = prepare_chunk(arrays, spec, **options)
     if isinstance(target, int):
-        prepared.write(target, Files())
+        write(target, Files())
     else:
         with Path(target).open("xb") as file:
-            prepared.write(file.fileno(), Files())
-    return prepared.size_bytes
+            write(file.fileno(), Files())
+    return size_bytes
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -117,6 +121,33 @@ def test_a_chunk_with_as_long_a_header_as_the_format_allows_is_fetched(hosts):
     drained(first)
     assert fetch(second, 1)
     assert holds(second, 1)
+
+
+KILLED = """
+import resource, signal, sys
+from stoker.storage.storage import LocalStorage
+
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+LocalStorage().write(sys.argv[1], bytes(100_000))
+"""
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_what_a_host_that_was_killed_had_begun_to_put_there_goes_once_it_is_old(hosts, is_old):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    script = [sys.executable, "-c", KILLED, str(hosts.object_of(1))]
+    assert subprocess.run(script, env=environment, check=False).returncode == -signal.SIGXFSZ
+    (left,) = (hosts.folder / "mirror").iterdir()
+    if is_old:
+        os.utime(left, (0, 0))
+    store = hosts.store("a")
+    publish(store, 1)
+    drained(store)
+    assert hosts.object_of(1).exists()
+    assert left.exists() == (not is_old)
+    assert store.mirror.sizes() == {key(1): hosts.object_of(1).stat().st_size}
 
 
 def test_what_is_there_is_not_put_there_again(hosts):

@@ -338,7 +338,7 @@ def test_a_full_disk_is_said_once_and_tried_again_for_each_chunk(folder, caplog)
             put(store, 1, must_be_kept=True)
         assert isinstance(caught.value.__cause__, OSError)
         assert not store.has(key(1))
-        files.num_writes, files.refused = 0, {1, 2, 4, 5}  # of the folder, not of memory
+        files.num_writes, files.refused = 0, {1, 3}  # of the folder, not of memory
         for i in (1, 2):
             put(store, i)
         assert [seed_in(store, i) for i in (1, 2)] == [0, 0]
@@ -437,6 +437,39 @@ def test_many_threads_may_open_a_new_folder_at_once(folder):
     assert [path.name for path in folder.iterdir() if path.name.count(".json.")] == []
 
 
+def test_a_new_cache_says_that_it_is_one_all_at_once_and_whoever_is_first_has_said_it(folder):
+    marker, was_there, others, made = folder / "stoker-cache.json", [], [], []
+
+    class Looking(Files):
+        def create(self, *names, **options):
+            was_there.append(marker.exists())
+            return super().create(*names, **options)
+
+        def link(self, *names):
+            was_there.append(marker.exists())
+            others.append(Store(folder))  # comes first
+            made.append((marker.stat().st_ino, marker.read_text()))
+            super().link(*names)
+
+    with Store(folder, files=Looking()):
+        assert made == [(marker.stat().st_ino, marker.read_text())]
+    assert not any(was_there)
+    assert json.loads(made[0][1]) == {"format": "stoker-cache", "version": 2}
+    assert marker.stat().st_nlink == 1
+    assert list((folder / "tmp").iterdir()) == []
+    others[0].close()
+
+
+def test_a_file_system_without_second_names_has_caches_too(folder):
+    class Without(Files):
+        def link(self, *names):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    Store(folder, files=Without()).close()
+    assert json.loads((folder / "stoker-cache.json").read_text())["version"] == 2
+    assert list((folder / "tmp").iterdir()) == []
+
+
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(store, folder):
     dead = folder / "tmp" / f"{key(1)}.99-0"
     dead.write_bytes(b"half")
@@ -462,14 +495,14 @@ def test_entries_show_data_sets_and_chunks_of_none(store, folder):
     with Store(folder) as other:
         use(other, "b", (2, 3))
     entries = {entry.fingerprint: entry for entry in admin.entries(store)}
-    assert [chunk.key for chunk in entries["a"].chunks] == [key(0), key(2)]
+    assert list(entries["a"].chunks) == [key(0), key(2)]
     assert entries["a"].is_in_use
     assert entries["a"].urls == ("lake/a",)
     assert entries["a"].keys == (key(0), key(1), key(2))
     assert entries["a"].size_bytes == sum(store.path_of(key(i)).stat().st_size for i in (0, 2))
     assert not entries["b"].is_in_use
-    assert [chunk.key for chunk in entries["b"].chunks] == [key(2)]
-    assert [chunk.key for chunk in entries[""].chunks] == [key(9)]
+    assert list(entries["b"].chunks) == [key(2)]
+    assert list(entries[""].chunks) == [key(9)]
 
 
 def test_a_chunk_that_is_there_says_what_a_sample_is(store):
@@ -562,11 +595,12 @@ def test_remove_takes_a_data_set_but_not_what_others_share(store, folder):
         for i in (0, 1, 2, 3):
             put(other, i)
         with pytest.raises(CacheError, match="in use"):
-            store.disk.quota.remove_datasets(["a"])
-    freed = store.disk.quota.remove_datasets(["a"])
+            store.disk.remove_datasets(["a"])
+    freed = []
+    store.disk.remove_datasets(["a"], on_removed=freed.append)
     assert there(store) == {1, 2, 3}
-    assert freed > 0
-    store.disk.quota.remove_datasets()
+    assert len(freed) == 1
+    store.disk.remove_datasets()
     assert there(store) == set()
     assert admin.entries(store) == []
     assert store.disk.folder.count_bytes() == 0
@@ -584,7 +618,7 @@ def test_a_data_set_that_comes_into_use_while_it_is_removed_keeps_what_is_still_
 
     def begin():
         other.register("a", name="a", urls=["lake/a"], keys=lambda: keys)
-        kept.extend(chunk.key for chunk in other.disk.folder.list_chunks())
+        kept.extend(other.disk.folder.list_chunks())
 
     with Store(folder) as store:
         store.register("a", name="a", urls=["lake/a"], keys=lambda: keys)
@@ -592,10 +626,10 @@ def test_a_data_set_that_comes_into_use_while_it_is_removed_keeps_what_is_still_
             store.path_of(name).write_bytes(b"")
     with Store(folder, files=Telling()) as store, Store(folder) as other:
         with pytest.raises(CacheError, match="in use"):
-            store.disk.quota.remove_datasets(["a"])
+            store.disk.remove_datasets(["a"])
         begun[0].join()
         assert 0 < len(kept) < len(keys)
-        assert {chunk.key for chunk in store.disk.folder.list_chunks()} == {*kept}
+        assert store.disk.folder.list_chunks().keys() == {*kept}
 
 
 def test_whoever_evicts_never_sees_a_data_set_in_use_without_its_chunks(store, folder):
@@ -622,7 +656,7 @@ def test_no_file_beside_the_cache_is_removed_whatever_a_data_set_says_its_chunks
         store.register("a", name="Dataset(a)", urls=["lake/a"], keys=lambda: keys)  # which trims what it has
         assert other.exists()
     with Store(folder) as store:
-        assert store.disk.quota.remove_datasets(["a"]) == 0
+        store.disk.remove_datasets(["a"], on_removed=lambda _: pytest.fail("there was nothing"))
         assert store.disk.folder.list_datasets() == []
     assert other.exists()
 

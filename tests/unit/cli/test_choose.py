@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.cache.admin import choose
-from stoker.cache.quota import DatasetEntry
+from stoker.cache.disk import DatasetEntry
 
 
 def entry(fingerprint, *urls):

@@ -58,7 +58,7 @@ def test_row_groups_and_rows_are_counted_before_the_filter_and_samples_behind_it
     write_files(tmp_path / "data", [300, 100], row_group_size=64)
     found = inspect(Dataset(tmp_path / "data", filters=[("flag", "=", True)]))
     assert (found.source.num_files, found.source.num_rows, found.source.num_row_groups) == (2, 400, 7)
-    assert (found.source.rows_a_group.minimum, found.source.rows_a_group.maximum) == (36, 64)
+    assert found.source.rows_a_group[::2] == (36, 64)
     assert found.num_samples == 134
 
 

@@ -19,12 +19,13 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
-from stoker.cache.folder import SUFFIX, ChunkFile, Folder, Locks
+from stoker.cache.folder import SUFFIX, Files, Folder, Locks
 from stoker.errors import CacheError, CacheFullError, without_secrets
 
 _USAGE = struct.Struct("<q")
@@ -40,10 +41,9 @@ class DatasetEntry:
     Attributes:
         fingerprint: Of the data set; empty for chunks that none claims.
         name: What people call it.
-        urls: Where it comes from.
         keys: Of its chunks, in its order, whether in the cache or not.
         opened_ns: When it was last opened.
-        chunks: Its chunks that are there, as far as they were listed. One that several data sets share is in each.
+        chunks: Its chunks that are there, as far as they were listed: key -> bytes. Data sets may share one.
         is_in_use: Whether a living process uses it.
     """
 
@@ -52,58 +52,73 @@ class DatasetEntry:
     urls: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     opened_ns: int = 0
-    chunks: tuple[ChunkFile, ...] = ()
+    chunks: dict[str, int] = field(default_factory=dict)
     is_in_use: bool = False
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its chunks."""
-        return sum(chunk.size_bytes for chunk in self.chunks)
+        return sum(self.chunks.values())
 
 
 def _sound(data: bytes) -> bytes:
-    """Return what is kept of a data set without the checksum in its last line.
-
-    Raises:
-        ValueError: The checksum does not fit.
-    """
+    """Return what is kept of a data set without the checksum in its last line; a `ValueError` where that is wrong."""
     content, checksum = data[:-16], data[-16:]
     if xxh3_64_hexdigest(content).encode() != checksum:
         raise ValueError("it is damaged")
     return content
 
 
-class Quota:
-    """The data sets of a cache folder; admits chunks of theirs, and evicts others for them.
+class Disk:
+    """A cache folder in use, with its locks: admits chunks of its data sets, and evicts others for them.
 
-    Args:
-        limit_bytes: Of all chunks; None is what the disk has. A process with a lower limit adds less, and evicts no
-            more than others: what a data set in use has stays.
+    All chunks together have `limit_bytes`, or what the disk has. A process with a lower limit adds less, and evicts no
+    more than others: what a data set in use has stays. Arguments and errors are otherwise those of `Folder`.
 
     Attributes:
         num_evicted: Chunks removed to make room.
+        close: Closes all of it. Harmless when called again.
     """
 
-    def __init__(self, folder: Folder, locks: Locks, *, limit_bytes: int | None) -> None:
-        self._folder, self._locks, self._limit_bytes = folder, locks, limit_bytes
-        self._fd, _ = folder.open_own("usage")
+    def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
+        self._limit_bytes = limit_bytes
         self._full: tuple[int, int, frozenset[str]] | None = None  # bytes, listing and uses that left no room
         self._unused: tuple[frozenset[str], deque[str]] | None = None
+        self._used_bytes = self._written_bytes = 0  # under the lock, see `_counting`
         self.num_evicted = 0
+        with ExitStack() as stack:
+            self.folder = Folder(path, files, is_shared=is_shared)
+            stack.callback(self.folder.close)
+            self.locks = Locks(self.folder)
+            stack.callback(self.locks.close)
+            self._fd, _ = self.folder.open_own("usage")
+            stack.callback(os.close, self._fd)
+            if self.locks.is_writable:
+                self._sweep()
+            self.folder.mark()
+            if self.locks.is_writable and limit_bytes is not None:
+                with self._counting():
+                    self._used_bytes = self.folder.count_bytes()
+            self.close = stack.pop_all().close
+
+    def _sweep(self) -> None:
+        """Take this process's name as a writer, and remove what killed writers left."""
+        self.locks.try_lock(self.folder.writer)
+        for name in self.folder.list_temporary():
+            lock = self.locks.try_lock(name.rpartition(".")[2].rpartition("-")[0])
+            if lock is not None:
+                with lock:
+                    self.folder.files.remove(self.folder.tmp, name)
 
     # ------------------------------------------------------------------ data sets
 
     def enter(self, fingerprint: str, name: object, urls: Sequence[str], keys: Callable[[], Sequence[str]]) -> None:
-        """Say that this store uses a data set, until locks are closed: as long as any process does, its chunks stay.
-
-        Raises:
-            OSError: That cannot be written down.
-        """
-        folder, is_writable, content = self._folder, self._locks.is_writable, b""
+        """Say that this store uses a data set, until locks are closed: as long as any process does, its chunks stay."""
+        folder, is_writable, content = self.folder, self.locks.is_writable, b""
         while True:
             # Who evicts or removes chunks looks who uses which, and does both under this lock.
-            with self._locks.usage() if is_writable else nullcontext():
-                self._locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
+            with self.locks.usage() if is_writable else nullcontext():
+                self.locks.try_lock(fingerprint, is_shared=True)  # which nobody has exclusively
                 if not is_writable:
                     return
                 with suppress(OSError, ValueError):  # a hundred thousand keys are not worked out to write what is there
@@ -119,11 +134,11 @@ class Quota:
 
     def in_use(self) -> frozenset[str]:
         """Return the data sets that a living process uses."""
-        return frozenset(one for one in self._folder.list_datasets() if self._locks.is_held(one))
+        return frozenset(one for one in self.folder.list_datasets() if self.locks.is_held(one))
 
     def datasets(self, fingerprints: Iterable[str] | None = None) -> list[DatasetEntry]:
         """Return some data sets, or all, without what cannot be read: such a one is entered again."""
-        found, folder = [], self._folder
+        found, folder = [], self.folder
         for fingerprint in folder.list_datasets() if fingerprints is None else fingerprints:
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 opened_ns = os.stat(fingerprint, dir_fd=folder.datasets, follow_symlinks=False).st_mtime_ns
@@ -153,56 +168,56 @@ class Quota:
             CacheFullError: The limit leaves no room for it.
             OSError: The disk refuses.
         """
-        folder, aside = self._folder, self._folder.name_aside(key)
-        with self._counting() as used_bytes:
-            used_bytes = self._with_room(used_bytes, size_bytes)
-            self._write(used_bytes + size_bytes)  # before it is there: a crash in between leaves too high a number
+        folder, aside = self.folder, self.folder.name_aside(key)
+        with self._counting():
+            self._find_room(size_bytes)
+            self._used_bytes += size_bytes
+            self._write()  # before it is there: a crash in between leaves too high a number
             try:
                 # At its full length, so that it counts for who lists.
                 fd = folder.files.create(folder.tmp, aside, size_bytes=size_bytes, mode=folder.file_mode)
             except BaseException:
-                self._write(used_bytes)
+                self._used_bytes -= size_bytes
                 raise
         try:
             try:
                 yield fd
             finally:
                 os.close(fd)
-            with self._counting() as used_bytes:
+            with self._counting():
                 replaced = folder.status(key)
                 folder.files.replace(folder.tmp, aside, folder.chunks, key + SUFFIX)
-                if replaced is not None:
-                    self._write(used_bytes - replaced.st_size)
+                self._used_bytes -= 0 if replaced is None else replaced.st_size
         except BaseException:
-            with self._counting() as used_bytes:
+            with self._counting():
                 if folder.files.remove(folder.tmp, aside):
-                    self._write(used_bytes - size_bytes)
+                    self._used_bytes -= size_bytes
             raise
 
     def remove(self, key: str) -> bool:
         """Remove a chunk, and return whether it was there."""
-        if self._folder.status(key) is None:
+        if self.folder.status(key) is None:
             return False
-        with self._counting() as used_bytes:
-            size_bytes = self._folder.remove(key)
-            if size_bytes is not None:
-                self._write(used_bytes - size_bytes)
-        return size_bytes is not None
+        with self._counting():
+            return self._remove(key) is not None
 
-    def remove_datasets(self, fingerprints: Collection[str] | None = None) -> int:
-        """Remove data sets with the chunks that no other one has, and return how many bytes that freed.
+    def remove_datasets(
+        self, fingerprints: Collection[str] | None = None, *, on_removed: Callable[[int], object] = lambda _: None
+    ) -> None:
+        """Remove data sets with the chunks that no other one has, or everything, chunks of no data set included.
 
         Args:
-            fingerprints: Which; None removes everything, chunks of no data set included.
+            fingerprints: Which; None for everything.
+            on_removed: Told the bytes of each chunk that is gone.
 
         Raises:
             CacheError: One of them is in use by a process, this one included; no more is removed then.
         """
-        folder, total_bytes = self._folder, 0
+        folder = self.folder
         known: set[str] | None = None
         goes: set[str] = set()
         while True:
-            with self._counting() as used_bytes:
+            with self._counting():
                 there = set(folder.list_datasets())
                 chosen = there if fingerprints is None else set(fingerprints)
                 if busy := sorted(chosen & self.in_use()):
@@ -212,85 +227,76 @@ class Quota:
                     )
                 if there != known:  # one that has come meanwhile may share chunks
                     known, is_all = there, fingerprints is None
-                    goes = {one.key for one in folder.list_chunks()} if is_all else self._keys_of(chosen)
+                    goes = set(folder.list_chunks()) if is_all else self._keys_of(chosen)
                     goes -= self._keys_of(there - chosen)
-                some = [goes.pop() for _ in range(min(len(goes), _REMOVED_AT_ONCE))]
-                freed_bytes = sum(folder.remove(key) or 0 for key in some)
-                total_bytes += freed_bytes
-                self._write(used_bytes - freed_bytes)
+                for key in [goes.pop() for _ in range(min(len(goes), _REMOVED_AT_ONCE))]:
+                    if (freed_bytes := self._remove(key)) is not None:
+                        on_removed(freed_bytes)
                 if not goes:
                     for name in chosen:
                         folder.files.remove(folder.datasets, name)
-                    return total_bytes
+                    return
             time.sleep(_PAUSE_S)
-
-    def recount(self) -> int:
-        """List the folder, and return the bytes of all chunks."""
-        with self._counting():
-            return self._listed()
 
     def make_room(self, size_bytes: int) -> bool:
         """Evict until the disk has so many bytes more, and return whether anything went."""
-        with self._counting() as used_bytes:
-            self._unused = None
-            freed_bytes = self._evict(self._find_unused(self.in_use()), size_bytes)
-            self._write(used_bytes - freed_bytes)
-        return freed_bytes > 0
+        with self._counting():
+            self._unused, before = None, self._used_bytes
+            self._evict(self._find_unused(self.in_use()), before - size_bytes)
+            return self._used_bytes < before
 
     def trim(self, fingerprint: str) -> None:
         """Evict what is beyond the limit, if it is lower than it was: of data sets not in use, and of one of ours."""
         limit_bytes = self._limit_bytes
         if limit_bytes is None:
             return
-        with self._counting() as used_bytes:
-            if used_bytes <= limit_bytes or (used_bytes := self._listed()) <= limit_bytes:
+        with self._counting():
+            if not self._is_beyond(limit_bytes):
                 return
             in_use = self.in_use()
-            used_bytes -= self._evict(self._find_unused(in_use), used_bytes - limit_bytes)
-            if used_bytes > limit_bytes and not self._locks.is_held(fingerprint, elsewhere=True):
+            self._evict(self._find_unused(in_use), limit_bytes)
+            if self._used_bytes > limit_bytes and not self.locks.is_held(fingerprint, elsewhere=True):
                 others = self._keys_of(in_use - {fingerprint})
-                mine = sorted(self._keys_of({fingerprint}) - others)
-                used_bytes -= self._evict(mine, used_bytes - limit_bytes)
-            self._write(used_bytes)
+                self._evict(sorted(self._keys_of({fingerprint}) - others), limit_bytes)
 
-    def close(self) -> None:
-        """Close the file. Harmless when called again."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def _with_room(self, used_bytes: int, size_bytes: int) -> int:
-        """Return how many bytes are used when there is room for a chunk, evicting what may go."""
+    def _find_room(self, size_bytes: int) -> None:
+        """Evict what may go for a chunk, until the limit leaves room for it; else raise a `CacheFullError`."""
         limit_bytes = self._limit_bytes
-        if limit_bytes is None or used_bytes + size_bytes <= limit_bytes:
-            return used_bytes
+        if limit_bytes is None or self._used_bytes + size_bytes <= limit_bytes:
+            return
         in_use, why = self.in_use(), "can never fit"
         if size_bytes <= limit_bytes:
             why = "finds no room beside those of data sets in use"
-            if (used_bytes, self._folder.changed_ns(), in_use) != self._full:
-                used_bytes = self._listed()
-                if used_bytes + size_bytes > limit_bytes:
-                    used_bytes -= self._evict(self._find_unused(in_use), used_bytes + size_bytes - limit_bytes)
-                    self._write(used_bytes)
-                if used_bytes + size_bytes <= limit_bytes:
-                    return used_bytes
-                self._full = used_bytes, self._folder.changed_ns(), in_use
+            if (self._used_bytes, self.folder.changed_ns(), in_use) != self._full:
+                if self._is_beyond(limit_bytes - size_bytes):
+                    self._evict(self._find_unused(in_use), limit_bytes - size_bytes)
+                if self._used_bytes + size_bytes <= limit_bytes:
+                    return
+                self._full = self._used_bytes, self.folder.changed_ns(), in_use
         raise CacheFullError(
-            f"{self._folder.path} is limited to {limit_bytes:,} bytes, and a chunk of {size_bytes:,} bytes {why}; "
+            f"{self.folder.path} is limited to {limit_bytes:,} bytes, and a chunk of {size_bytes:,} bytes {why}; "
             f"raise cache_limit, or lower the data set's chunk_size",
-            path=self._folder.path,
+            path=self.folder.path,
         )
 
-    def _evict(self, victims: Iterable[str], num_bytes: int) -> int:
-        """Remove victims until `num_bytes` are free, and return how many are."""
-        freed_bytes = 0
+    def _is_beyond(self, num_bytes: int) -> bool:
+        """Return whether more is used, having listed the folder where the number says so."""
+        if self._used_bytes > num_bytes:
+            self._used_bytes = self.folder.count_bytes()
+        return self._used_bytes > num_bytes
+
+    def _remove(self, key: str) -> int | None:
+        """Remove a chunk, and return how large it was; None where it was not there."""
+        size_bytes = self.folder.remove(key)
+        self._used_bytes -= size_bytes or 0
+        return size_bytes
+
+    def _evict(self, victims: Iterable[str], num_bytes: int) -> None:
+        """Remove victims until no more than `num_bytes` are used."""
         for key in victims:
-            if (removed_bytes := self._folder.remove(key)) is not None:
-                freed_bytes += removed_bytes
-                self.num_evicted += 1
-            if freed_bytes >= num_bytes:
+            self.num_evicted += self._remove(key) is not None
+            if self._used_bytes <= num_bytes:
                 break
-        return freed_bytes
 
     def _find_unused(self, in_use: frozenset[str]) -> Iterator[str]:
         """Yield keys of chunks of no data set in use. The listing is kept while the same ones are in use."""
@@ -299,25 +305,27 @@ class Quota:
             others = [one for one in self.datasets() if one.fingerprint not in in_use]
             # Chunks that no data set claims were never opened.
             opened = {key: one.opened_ns for one in sorted(others, key=lambda one: one.opened_ns) for key in one.keys}
-            keys = [chunk.key for chunk in self._folder.list_chunks() if chunk.key not in needed]
+            keys = self.folder.list_chunks().keys() - needed
             self._unused = in_use, deque(sorted(keys, key=lambda key: (opened.get(key, 0), key)))
         while self._unused[1]:
             yield self._unused[1].popleft()
 
     @contextmanager
-    def _counting(self) -> Iterator[int]:
-        """Give the number, which nobody else changes within the with block.
+    def _counting(self) -> Iterator[None]:
+        """Let `_used_bytes` be what the file `usage` says, which nobody else changes in the with block; then write it.
 
         Blocks: while another thread or process counts; for moments, or while it lists the folder.
         """
-        with self._locks.usage():
+        with self.locks.usage():
             data = os.pread(self._fd, _USAGE.size, 0)
-            yield _USAGE.unpack(data)[0] if len(data) == _USAGE.size else self._listed()
+            self._written_bytes = _USAGE.unpack(data)[0] if len(data) == _USAGE.size else -1
+            self._used_bytes = self.folder.count_bytes() if self._written_bytes < 0 else self._written_bytes
+            try:
+                yield
+            finally:
+                self._write()
 
-    def _listed(self) -> int:
-        used_bytes = self._folder.count_bytes()
-        self._write(used_bytes)
-        return used_bytes
-
-    def _write(self, used_bytes: int) -> None:
-        self._folder.files.write(self._fd, _USAGE.pack(max(0, used_bytes)), offset=0)
+    def _write(self) -> None:
+        if self._used_bytes != self._written_bytes:
+            self._written_bytes = self._used_bytes = max(0, self._used_bytes)
+            self.folder.files.write(self._fd, _USAGE.pack(self._used_bytes), offset=0)
