@@ -299,6 +299,30 @@ def test_a_remote_log_is_read_from_its_last_checkpoint_on(tmp_path):
     assert len(rows_of("delta://lake/table", storage=storage, version=5)) == 30
 
 
+def test_a_time_before_the_oldest_commit_that_is_still_there_is_refused_with_the_times_that_can_be_had(tmp_path):
+    place = tmp_path / "table"
+    for k in range(5):
+        write_deltalake(place, rows(100 * k, num=5), mode="append")
+        if k == 2:
+            DeltaTable(place).create_checkpoint()
+    for version in range(5):  # as if an hour lay between two
+        path = place / f"_delta_log/{version:020}.json"
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for about in (action["commitInfo"] for action in actions if "commitInfo" in action):
+            about["timestamp"] = 3_600_000 * version
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        if version < 3:  # its cleaner leaves the checkpoint
+            path.unlink()
+    source, hour = f"delta://{place}", dt.timedelta(hours=1)
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    for late in (0, 1.5, 2.9):
+        with pytest.raises(stoker.SourceMissingError, match=r"goes back to version 3: give a time from 1970-01-01T03"):
+            stoker.Dataset(source, version=start + late * hour).open()
+    assert len(rows_of(source, version=start + 3 * hour)) == len(rows_of(source, version=start + 3.9 * hour)) == 20
+    assert len(rows_of(source, version=start + 4 * hour)) == len(rows_of(source, version=start + 9 * hour)) == 25
+    assert len(rows_of(source, version=2)) == 15
+
+
 def test_the_version_is_settled_when_a_loader_is_made(tmp_path):
     place, cache = tmp_path / "table", tmp_path / "cache"
     write_deltalake(place, rows())

@@ -209,3 +209,31 @@ def test_pairs_of_types_are_read_as_one_or_refused_at_opening(tmp_path):
 @pytest.mark.timeout(1800)
 def test_all_pairs_of_types_are_read_as_one_or_refused_at_opening(tmp_path, nest, statistics):
     assert check_pairs(tmp_path, itertools.permutations(TYPES, 2), nest=nest, statistics=statistics) > 100
+
+
+@pytest.fixture
+def quarrel(tmp_path):
+    """Two files: `x` is twice in one, `y` has two types, and so has a member of `u`."""
+    column = pa.array([1, 2])
+    one = pa.Table.from_arrays([column, column, column, pa.array([{"a": 1, "b": 5}] * 2)], names=["x", "x", "y", "u"])
+    two = pa.table({"x": column, "y": ["a", "b"], "u": [{"a": "word", "b": 6, "c": 7}] * 2})
+    for name, table in (("a", one), ("b", two)):
+        pq.write_table(table.append_column("id", column), tmp_path / f"{name}.parquet")
+    return tmp_path
+
+
+def test_columns_that_contradict_each_other_matter_where_they_are_asked_for(quarrel):
+    for chosen in (["x"], ["y"], ["u"], ["u.a"], None):
+        with pytest.raises(FieldError, match="columns=") as caught:
+            Dataset(quarrel, columns=chosen).open()
+        assert str(quarrel) in str(caught.value)
+    dataset = Dataset(quarrel, columns=["id"], filters=[("id", ">", 0)])
+    for wrong in ("x", "y"):
+        with pytest.raises((FieldError, ValueError), match=repr(wrong)):
+            Dataset(quarrel, columns=["id"], filters=[(wrong, ">", 0)]).open()
+        with pytest.raises(FieldError, match=f"'{wrong}'"):
+            Loader(dataset, batch_size=2, group_by=wrong)
+    with Loader(Dataset(quarrel, columns=["id", "u.b", "u.c"], fields={"u.c": Field(fill=0)}), batch_size=4) as loader:
+        (batch,) = loader
+    rows = sorted(zip(*(batch[name].tolist() for name in ("id", "u.b", "u.c")), strict=True))
+    assert rows == [(1, 5, 0), (1, 6, 7), (2, 5, 0), (2, 6, 7)]

@@ -19,7 +19,7 @@ from stoker.dataset.description import Description
 from stoker.dataset.filters import passes
 from stoker.dataset.rows import Origin, RowReader, Want
 from stoker.dataset.runs import RunRule, Runs
-from stoker.dataset.survey import Cut, Survey
+from stoker.dataset.survey import Cut, Survey, check_types
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
@@ -298,13 +298,16 @@ class Catalogue(RowReader):
         """Return the types of columns of the files or their paths, whether or not the data set delivers them.
 
         Raises:
-            FieldError: There is no such column, or it is a struct.
+            FieldError: There is no such column, it is a struct, or no type holds it in all files.
         """
         found = choose_columns(flat_fields([*self.survey.schema, *self.survey.partitions]), list(columns))
         for name in set(columns).difference(found.names):
             members = [one for one in found.names if one.startswith(f"{name}.")]
             what = f"{name!r} is {len(members)} columns: {', '.join(members)}; name those that count"
             raise FieldError(what, columns=[name])
+        if self.survey.table is None:
+            stored = set(found.names).difference(self.survey.partitions.names)
+            check_types(self.listed, self._footers, stored)
         return found
 
     def read_every(

@@ -17,7 +17,7 @@ from stoker.dataset.description import DEFAULTS, DatasetOptions, Description
 from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
-from stoker.dataset.survey import Survey, keep_survey, kept_survey, read_layouts, survey
+from stoker.dataset.survey import Survey, check_types, keep_survey, kept_survey, read_layouts, survey
 from stoker.dataset.tables.table import LakeTable, TableSource
 from stoker.dataset.units.count import cut_between_runs, find_runs
 from stoker.errors import SourceMissingError, without_secrets
@@ -216,6 +216,8 @@ class _Opening:
     ) -> Catalogue:
         schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
         cut = self._dataset.cut(schema, partitions)
+        if table is None:
+            check_types(files, footers, cut.names)
         known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, footers)
         catalogue.check_doubts(num_threads=num_threads)

@@ -169,10 +169,27 @@ def _parse_condition(condition: object) -> Condition:
 
 
 def _parse_value(name: str, value: object) -> object:
+    try:
+        found = _plain(value)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        shown = f"{getattr(value, 'value', '')} ({value.type})" if isinstance(value, pa.Scalar) else repr(value)
+        is_length = isinstance(value, np.timedelta64 | timedelta | pa.DurationScalar)
+        way_out = "a duration in weeks or a shorter unit" if is_length else "a time of the years 1 to 9999"
+        raise ValueError(
+            f"filters: {name!r} cannot be compared with {shown}: give {way_out}, to the nanosecond at the finest"
+        ) from error
+    if not isinstance(found, (*_VALUES, pa.Scalar)):
+        hint = "; to select nulls write pyarrow.compute.field(...).is_null()" if found is None else ""
+        raise TypeError(f"filters: {name!r} cannot be compared with {found!r}{hint}")
+    return found
+
+
+def _plain(value: object) -> object:
+    """Return a value as Python has it, a time with nanoseconds as Arrow has it, and NaT as None."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         value = _time_of(value)
     elif isinstance(value, datetime) and value != value:  # NaT of pandas
-        value = None
+        return None
     elif isinstance(value, datetime) and getattr(value, "nanosecond", False):  # of pandas, which Python's own has not
         value = pa.scalar(value.value, pa.timestamp("ns", None if value.tzinfo is None else "UTC"))  # type: ignore[attr-defined]
     elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
@@ -184,21 +201,25 @@ def _parse_value(name: str, value: object) -> object:
         if is_in_ns and value.value % 1000:
             return value
         value = (value.cast(_in_us(value.type)) if is_in_ns else value).as_py()
-    if not isinstance(value, _VALUES):
-        hint = "; to select nulls write pyarrow.compute.field(...).is_null()" if value is None else ""
-        raise TypeError(f"filters: {name!r} cannot be compared with {value!r}{hint}")
     return value
 
 
 def _time_of(value: np.datetime64 | np.timedelta64) -> object:
-    """Return a time of NumPy's as Arrow has it, a day or what has no time of the day as a date, and NaT as None."""
+    """Return a time of NumPy's as Arrow has it, a day or what has no time of the day as a date, and NaT as None.
+
+    Raises:
+        OverflowError: It is beyond what these can say.
+    """
     if np.isnat(value):
         return None
     unit, _ = np.datetime_data(value.dtype)
-    if unit in ("Y", "M", "W", "D") and isinstance(value, np.datetime64):
-        return value.astype("M8[D]").item()
+    is_day = unit in ("Y", "M", "W", "D") and isinstance(value, np.datetime64)
     # Arrow takes no notice of how many of a unit one step is.
-    return pa.scalar(value.astype(f"{value.dtype.kind}8[{'s' if unit in ('W', 'D', 'h', 'm') else unit}]"))
+    unit = "D" if is_day else "s" if unit in ("W", "D", "h", "m") else unit
+    found = value.astype(f"{value.dtype.kind}8[{unit}]")
+    if found.astype(value.dtype) != value or (is_day and not isinstance(found.item(), date)):  # it wraps around
+        raise OverflowError(f"{value} is out of range")
+    return found.item() if is_day else pa.scalar(found)
 
 
 def _in_us(kind: pa.DataType) -> pa.DataType:

@@ -7,7 +7,7 @@ the storage           in parallel                            (pruned by statisti
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from operator import and_
@@ -29,7 +29,7 @@ from stoker.fields.offsets import Int64
 from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, flat_fields
-from stoker.parquet.unify import unify
+from stoker.parquet.unify import unify, unify_loosely
 from stoker.storage.each import for_each
 from stoker.storage.files import keep_tables, kept_tables
 from stoker.storage.storage import ObjectInfo
@@ -82,7 +82,7 @@ def read_layouts(
 
     Raises:
         SourceError: A footer cannot be read.
-        FieldError: The files' schemas contradict each other.
+        FieldError: The files do not go with their table.
     """
     layouts: list[Layout | None] = [None] * len(files)
 
@@ -94,13 +94,25 @@ def read_layouts(
     if table is not None:
         check_files(table, zip(files, found, strict=True))
         return table.columns()
-    distinct: dict[int, tuple[Layout, str]] = {}
-    for layout, file in zip(found, files, strict=True):
-        distinct.setdefault(id(layout), (layout, file.info.url))
     partitions = pa.schema(partition_fields(files))
-    unified = unify(list(distinct.values()))
+    unified = unify_loosely({id(layout): layout for layout in found}.values())
     schema = pa.schema([field for field in unified if field.name not in partitions.names])
     return schema, partitions
+
+
+def check_types(files: Sequence[Listed], footers: Footers, names: Collection[str]) -> None:
+    """Raise where no type holds a column of all files, by its dotted name, or a file has it twice.
+
+    Columns that nobody reads may be as they like.
+
+    Raises:
+        FieldError: One is so.
+    """
+    distinct: dict[int, tuple[Layout, str]] = {}
+    for file in files:
+        layout = footers.get(file.info).layout
+        distinct.setdefault(id(layout), (layout, file.info.url))
+    unify(list(distinct.values()), names=names)
 
 
 @dataclass(frozen=True, kw_only=True)

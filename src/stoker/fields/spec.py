@@ -107,10 +107,11 @@ class Field:
             if not self.vocabulary and self.unknown is None:
                 raise ValueError("Field: the vocabulary is empty, and without unknown= no value has a code")
         if self.columns is not None:
-            found = names(self.columns, "Field: columns")
+            is_text = isinstance(self.columns, str)
+            found = () if is_text and not self.columns else names(self.columns, "Field: columns")
             if not found:
-                raise ValueError("Field: columns names no column")
-            object.__setattr__(self, "columns", found[0] if isinstance(self.columns, str) else found)
+                raise ValueError("Field: columns names no column; leave it out for the column of the field's own name")
+            object.__setattr__(self, "columns", found[0] if is_text else found)
         if self.shape is not None:
             object.__setattr__(self, "shape", _checked_shape(self.shape))
         fill: Any = self.fill

@@ -8,13 +8,14 @@ int64, string           none: an error
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
 from stoker.arrow import is_list, parts_of, type_around, unencoded
 from stoker.errors import FieldError
-from stoker.parquet.schema import Layout, flat_fields, plain_schema
+from stoker.parquet.schema import Layout, flat_fields, plain_schema, restrict
 
 # Digits of the largest integer of so many bits, and bits that a float holds exactly.
 _DIGITS = {8: 3, 16: 5, 32: 10, 63: 19, 64: 20}
@@ -23,28 +24,28 @@ _MOST_DIGITS, _MOST_DIGITS_128 = 76, 38
 _FINER = ("s", "ms", "us", "ns")
 
 
-def unify(layouts: Sequence[tuple[Layout, str]]) -> pa.Schema:
+def unify(layouts: Sequence[tuple[Layout, str]], *, names: Collection[str] | None = None) -> pa.Schema:
     """Return the schema that every file's columns fit in: all columns, in types wide enough for each file.
 
     Args:
         layouts: Distinct layouts, each with the URL of a file that has it.
+        names: Dotted names of the columns that are wanted, without the others; None: all of them.
 
     Raises:
         FieldError: Two files disagree on a column so that no common type exists, or a file has a name twice.
     """
-    for layout, url in layouts:
-        names = [name for name, _ in flat_fields(layout.schema)]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise FieldError(f"{url} has two columns named {twice!r}: rename one", columns=[twice])
+    schemas = [(layout.schema if names is None else restrict(layout.schema, names), url) for layout, url in layouts]
     found: dict[str, pa.DataType] = {}
     first: dict[str, str] = {}  # URL of the first file that has it
-    for layout, url in layouts:
-        for field in layout.schema:
+    for schema, url in schemas:
+        flat = [name for name, _ in flat_fields(schema)]
+        if len(set(flat)) != len(flat):
+            twice = next(name for name in flat if flat.count(name) > 1)
+            text = f"{url} has two columns named {twice!r}: rename one, or leave them out with columns=[...]"
+            raise FieldError(text, columns=[twice])
+        for field in schema:
             known = found.setdefault(field.name, field.type)
             first.setdefault(field.name, url)
-            if known.equals(field.type):
-                continue
             both = common_type(known, field.type)
             if both is None:
                 raise FieldError(
@@ -54,6 +55,25 @@ def unify(layouts: Sequence[tuple[Layout, str]]) -> pa.Schema:
                 )
             found[field.name] = both
     return plain_schema(pa.schema(list(found.items())))
+
+
+def unify_loosely(layouts: Iterable[Layout]) -> pa.Schema:
+    """Return the same, with the first type of a column where no type holds all: it may be one that nobody wants."""
+    return plain_schema(pa.schema(list(_first_of(pa.struct([]), *(pa.struct(one.schema) for one in layouts)))))
+
+
+def _first_of(*kinds: pa.DataType) -> pa.DataType:
+    """Return the type that holds all, or the first where none does: of structs, member by member."""
+    if all(map(pa.types.is_struct, kinds)):
+        members: dict[str, list[pa.DataType]] = {}
+        for field in itertools.chain(*kinds):
+            members.setdefault(field.name, []).append(field.type)
+        return pa.struct([(name, _first_of(*several)) for name, several in members.items()])
+    found, *others = kinds
+    for kind in others:
+        both = common_type(found, kind)
+        found = found if both is None else both
+    return found
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -50,6 +50,28 @@ def test_a_wrong_filter_is_refused_before_anything_is_read(wrong, error, says):
         parse_filter(wrong)
 
 
+@pytest.mark.parametrize(
+    ("value", "way_out"),
+    [
+        *((np.datetime64("12000-01-01", unit), "years 1 to 9999") for unit in ("Y", "M", "W", "D", "h", "s", "us")),
+        (np.datetime64("-0001-01-01", "D"), "years 1 to 9999"),
+        (np.datetime64(2**62, "D"), "years 1 to 9999"),
+        *((np.datetime64(1, unit), "nanosecond at the finest") for unit in ("ps", "fs", "as")),
+        (pa.scalar(2**40, pa.timestamp("s")), "years 1 to 9999"),
+        (pa.scalar(2**30, pa.date32()), "years 1 to 9999"),
+        *((np.timedelta64(3, unit), "a duration in weeks or a shorter unit") for unit in ("M", "Y", "ps", "generic")),
+        (np.timedelta64(2**62, "W"), "a duration in weeks or a shorter unit"),
+        (pa.scalar(2**62, pa.duration("s")), "a duration in weeks or a shorter unit"),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda value: ("<", value), lambda value: ("in", [value])])
+def test_a_time_that_python_cannot_say_is_refused_with_its_column_and_a_way_out(value, way_out, wrap):
+    with pytest.raises(ValueError, match=way_out) as caught:
+        Dataset("lake", filters=[("when", *wrap(value))])
+    assert "'when'" in str(caught.value)
+    assert (repr(value) if isinstance(value, np.generic) else str(value.type)) in str(caught.value)
+
+
 def test_no_filter_is_none():
     assert parse_filter(None) is None
 

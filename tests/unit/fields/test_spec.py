@@ -65,6 +65,8 @@ def test_two_fields_of_one_name_are_refused():
         ({"vocabulary": ["a", "a"]}, ValueError, "twice"),
         ({"vocabulary": [1.5]}, TypeError, "strings or integers"),
         ({"shape": (-1,)}, ValueError, "at least 0"),
+        ({"columns": ""}, ValueError, "names no column; leave it out for the column of the field's own name"),
+        ({"columns": []}, ValueError, "names no column; leave it out"),
     ],
 )
 def test_a_contradictory_field_is_refused_with_a_reason(arguments, error, words):

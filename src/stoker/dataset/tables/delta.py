@@ -7,6 +7,7 @@ deletion_vector_*.bin                 ┘                                      a
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import re
@@ -78,10 +79,8 @@ def open_delta(
         folder = Path(os.path.realpath(temporary))
         _copy_log(source, root, storage, folder, num_threads=num_threads)
         with translated("the log of the Delta table", place, _HINTS):
-            log = deltalake.DeltaTable(str(folder), version=source.pin if isinstance(source.pin, int) else None)
-            if isinstance(source.pin, datetime):
-                log.load_as_version(source.pin)
-                _check_time(folder, int(log.version()), source.pin, place)
+            pin = _version_at(source.pin, folder, place) if isinstance(source.pin, datetime) else source.pin
+            log = deltalake.DeltaTable(str(folder), version=pin)
             _check_features(log, place)
             schema = pa.schema(log.schema().to_arrow())
             configuration = log.metadata().configuration
@@ -193,26 +192,35 @@ def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *,
         place = root.rstrip("/")
         raise SourceMissingError(f"no Delta table lies at {place}: it has no _delta_log", url=place)
     _copy([infos[name] for name in names], root, storage, folder, num_threads=num_threads)
-    for path in (folder / "_delta_log").glob("*.json") if by_time else ():
-        # Commits get the times that they name themselves: by these a version is found.
-        with path.open("rb") as file:
-            about = json.loads(file.readline() or b"{}").get("commitInfo", {})
+
+
+def _version_at(asked: datetime, folder: Path, place: str) -> int:
+    """Return the version that was the newest one at a time, by what commits say of theirs.
+
+    Raises:
+        SourceMissingError: As far back as the log goes, none is so old.
+    """
+    names = [path.name for path in (folder / "_delta_log").iterdir()]
+    commits = sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
+    checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    first = 0 if 0 in commits else min(checkpoints, default=0)  # what lies before it cannot be put together any more
+    told: list[tuple[int, int]] = []
+    for version in commits[bisect.bisect_left(commits, first) :]:
+        with (folder / f"_delta_log/{version:020}.json").open("rb") as file:
+            line = next((line for line in file if b'"commitInfo"' in line[:16]), b"{}")
+        about = json.loads(line).get("commitInfo", {})
         time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
-        if isinstance(time_ms, int):
-            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
-
-
-def _check_time(folder: Path, version: int, asked: datetime, place: str) -> None:
-    """Raise where the version found is younger than what was asked for: deltalake gives the oldest then."""
-    commit = folder / f"_delta_log/{version:020}.json"
-    written_us = commit.stat().st_mtime_ns // 1000 if commit.exists() else 0
-    if written_us > round(asked.timestamp() * 1e6):
-        oldest = datetime.fromtimestamp(written_us / 1e6, UTC).isoformat()
-        raise SourceMissingError(
-            f"the Delta table {place} has no version as old as {asked.isoformat()}: the oldest that its log knows, "
-            f"{version}, is of {oldest}",
-            url=place,
-        )
+        if isinstance(time_ms, int):  # clocks of writers differ, and versions follow each other
+            told.append((max(time_ms, told[-1][0] if told else time_ms), version))
+    earlier = [version for time_ms, version in told if time_ms * 1000 <= round(asked.timestamp() * 1e6)]
+    if earlier:
+        return earlier[-1]
+    way_out = "does not tell when any was written: give the number of a version"
+    if told:
+        oldest = datetime.fromtimestamp(told[0][0] / 1000, UTC).isoformat()
+        way_out = f"goes back to version {told[0][1]}: give a time from {oldest} on, or the number of a version"
+    when = asked.isoformat()
+    raise SourceMissingError(f"the Delta table {place} has no version as old as {when}: its log {way_out}", url=place)
 
 
 def _copy(infos: Sequence[ObjectInfo], root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
