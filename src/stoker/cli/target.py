@@ -22,13 +22,13 @@ from stoker.paint import make_console, progress
 from stoker.words import count_text
 
 if TYPE_CHECKING:
-    from stoker.dataset.catalogue import CountProgress
+    from stoker.dataset.catalogue import OnCount
     from stoker.dataset.dataset import Dataset
     from stoker.dataset.mixture import Mixture
     from stoker.dataset.units.kinds import SamplingUnit
     from stoker.loader.orders import CountedSets, Orders
 
-Show: TypeAlias = "Callable[[CountProgress], None]"
+Show: TypeAlias = "OnCount"
 
 # Where there is no terminal: how long until the first line, and from one to the next.
 _LINE_S = 5.0
@@ -193,9 +193,9 @@ def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str]
         def say(text: str) -> None:
             bar(0, None, text)
 
-        def show(found: CountProgress) -> None:
-            done = f"{count_text(found.num_done)} of {count_text(found.num_fragments, 'fragment')}"
-            bar(found.num_done, found.num_fragments, f"counting: {done}, {count_text(found.num_rows, 'row')}")
+        def show(num_done: int, num_fragments: int, num_rows: int) -> None:
+            done = f"{count_text(num_done)} of {count_text(num_fragments, 'fragment')}"
+            bar(num_done, num_fragments, f"counting: {done}, {count_text(num_rows, 'row')}")
 
         say(text)
         yield say, show

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from stoker.dataset.description import Description
 from stoker.dataset.filters import passes
-from stoker.dataset.rows import Origin, RowReader, Want
+from stoker.dataset.rows import RowReader, Want
 from stoker.dataset.runs import RunRule, Runs
 from stoker.dataset.survey import Cut, Survey, check_types
 from stoker.errors import FieldError, SourceError
@@ -29,7 +29,8 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
 from stoker.storage.each import for_each
 from stoker.storage.failures import decoding
-from stoker.storage.storage import ObjectInfo
+from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.urls import scheme_of
 
 # A part of every key: raise it when the same source and recipe become other rows, or the same rows in another layout.
 _KEY_VERSION = 4
@@ -38,21 +39,8 @@ _KEY_VERSION = 4
 _MAX_KEYS = 1 << 18
 
 
-class CountProgress(NamedTuple):
-    """How far a pass over a few columns is.
-
-    Attributes:
-        num_fragments: Fragments of the data set.
-        num_done: Those that were read.
-        num_rows: Rows in them that pass the filter.
-    """
-
-    num_fragments: int
-    num_done: int
-    num_rows: int
-
-
-OnCount: TypeAlias = Callable[[CountProgress], object]
+OnCount: TypeAlias = Callable[[int, int, int], object]
+"""Told how many fragments a pass over a few columns has read, of how many, and the rows in them that pass."""
 
 
 class Catalogue(RowReader):
@@ -81,13 +69,15 @@ class Catalogue(RowReader):
         dataset: Description,
         known: Survey,
         cut: Cut,
-        origin: Origin,
         footers: Footers,
+        storage: Storage,
         *,
+        store: Mapping[str, object],
         kept_together: RunRule | None = None,
     ) -> None:
-        super().__init__(known, cut, origin, footers)
-        self.dataset = dataset
+        is_local = dataset.storage is None and scheme_of(known.files[0].info.url) == "file"
+        super().__init__(known, cut, footers, storage, is_local=is_local)
+        self.dataset, self._store = dataset, store
         self.num_builders: int | None = None
         self.runs: Runs | None = None
         self.kept_together = kept_together
@@ -143,8 +133,8 @@ class Catalogue(RowReader):
         once = np.array([i for unit in units for i in unit], np.int64)
         numbers, again = np.tile(once, num_times), np.repeat(np.arange(num_times) * is_new, len(once))
         known = replace(self.survey, fragments=self.survey.fragments[numbers], num_samples=self.num_samples[numbers])
-        origin = Origin(self._storage, self._is_local, self._store)
-        other = Catalogue(self.dataset, known, self._cut, origin, self._footers, kept_together=self.kept_together)
+        made_of = (self.dataset, known, self._cut, self._footers, self._storage)
+        other = Catalogue(*made_of, store=self._store, kept_together=self.kept_together)
         other._times, other.num_builders, other._sample = self._times, num_builders, (numbers, again)
         other.file_bytes = self.file_bytes * len(other) // max(1, len(self))
         return other
@@ -347,7 +337,7 @@ class Catalogue(RowReader):
                 with mutex:
                     num_done, num_rows = num_done + 1, num_rows + (table.num_rows if rows is None else len(rows))
                     if on_progress is not None:
-                        on_progress(CountProgress(num_fragments=len(self), num_done=num_done, num_rows=num_rows))
+                        on_progress(num_done, len(self), num_rows)
 
         units = self._units[:-1].tolist()  # the first fragment of each
         for_each(len(units), lambda u: work(units[u]), num_threads=num_threads)

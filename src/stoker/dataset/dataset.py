@@ -8,14 +8,12 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.description import DEFAULTS, DatasetOptions, Description
 from stoker.dataset.listing import Listed, list_sources
-from stoker.dataset.rows import Origin
 from stoker.dataset.runs import RunRule
 from stoker.dataset.survey import Survey, check_types, keep_survey, kept_survey, read_layouts, survey
 from stoker.dataset.tables.table import LakeTable, TableSource
@@ -143,42 +141,26 @@ def dataset_of(catalogue: Catalogue) -> Dataset:
 
 
 class _Opening:
-    """One opening of a data set: from what a folder keeps of it, or by a look at all its files.
-
-    Args:
-        dataset: What is opened.
-        folder: Where what is found out is kept; None keeps nothing.
-        runs: Rows to keep in one fragment.
-        wait: Waits before a failed read is tried again.
-    """
+    """One opening of a data set: from what a folder keeps of it, or by a look at all its files."""
 
     def __init__(self, dataset: Dataset, folder: Path | str | None, runs: RunRule | None, wait: Wait) -> None:
         self._dataset, self._runs, self._places = dataset, runs, dataset.places()
+        self._storage = _LazyStorage(dataset, wait)
         # What is kept is found by the names of files: those with credentials in them, as presigned ones, are not kept.
         names = str(self._places)
         self._folder = None if folder is None or names != without_secrets(names) else Path(folder) / "source"
-        # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
-        # One look at the environment: the store that is asked is the one that what is kept is kept under.
-        environment = dict(os.environ)
-        self._lazy = _LazyStorage(dataset, environment, wait)
-        url, options = str(dataset.named()[0]), dataset.storage_options or {}
-        store = {} if scheme_of(url) == "file" else store_of(url, options=options, environment=environment)
-        self._origin = Origin(self._lazy, False, store)
-        self._names: dict[str, object] = {"sources": self._places, "store": store}
+        self._names: dict[str, object] = {"sources": self._places, "store": self._storage.leads_to}
 
     def open(self, num_threads: int, on_count: OnCount | None, on_stage: Stages) -> Catalogue:
         """Return the opened data set; see `Dataset.open`."""
         dataset, known = self._dataset, None
         if self._folder is not None and not dataset.refresh:
             known = kept_survey(self._survey_path(dataset.table))
-        if known is None:
-            is_local = self._lazy.located.is_local
-        else:
-            is_local = dataset.storage is None and scheme_of(known.files[0].info.url) == "file"
-        self._origin = self._origin._replace(is_local=is_local)
+        kept = None if known is None else self._catalogue(known)
         is_fixed = dataset.table is not None and dataset.table.is_exact
-        if known is not None and (not is_local or is_fixed):
-            return self._catalogue(known)
+        if kept is not None and (kept.is_remote or is_fixed):
+            return kept
+        is_local = kept is not None or self._storage.located.is_local
         num_threads = (
             min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
@@ -186,13 +168,13 @@ class _Opening:
             with on_stage.span("list"):
                 table, files = self._list(num_threads)
         except SourceMissingError:
-            if known is None or any(os.path.exists(name_bytes(file.info.url)) for file in known.files):  # noqa: PTH110
+            if kept is None or any(os.path.exists(name_bytes(info.url)) for info in kept.files):  # noqa: PTH110
                 raise
             names = ", ".join(place.name for place in self._places)
             _log.warning("%s is gone; going on with what was kept of it in %s", names, self._folder)
-            return self._catalogue(known)
-        if known is not None and known.files == tuple(files) and known.table == table:
-            return self._catalogue(known)
+            return kept
+        if kept is not None and kept.listed == tuple(files) and kept.survey.table == table:
+            return kept
         footers = self._footers(table, refresh=dataset.refresh)
         with on_stage.span("footers"):
             catalogue = self._look_through(files, table, footers, num_threads, on_count)
@@ -201,10 +183,10 @@ class _Opening:
 
     def _list(self, num_threads: int) -> tuple[LakeTable | None, list[Listed]]:
         """Return the files, and the table that they belong to, if it is one."""
-        storage, is_local, _ = self._origin
+        storage = self._storage
         if self._dataset.table is None:
-            return None, list_sources(self._places, storage, is_local=is_local)
-        place = self._lazy.located.places()[0].name
+            return None, list_sources(self._places, storage, is_local=self._dataset.is_local)
+        place = storage.located.places()[0].name
         if self._dataset.table.kind == "delta":
             from stoker.dataset.tables.delta import open_delta as open_table
         else:
@@ -240,7 +222,8 @@ class _Opening:
             dataset.table, dataset.refresh = pinned, False
         cut = dataset.cut(known.schema, known.partitions)
         footers = footers or self._footers(known.table)
-        return Catalogue(dataset, known, cut, self._origin, footers, kept_together=self._runs)
+        storage = self._storage
+        return Catalogue(dataset, known, cut, footers, storage, store=storage.leads_to, kept_together=self._runs)
 
     # ------------------------------------------------------------------ what is kept
 
@@ -249,7 +232,7 @@ class _Opening:
         if self._folder is not None:
             path = self._folder / f"footers-{fingerprint('footers', self._names)}.bin"
         naming = None if table is None else (table.schema, table.by_id)
-        return Footers(self._origin.storage, path=path, table=naming, refresh=refresh)
+        return Footers(self._storage, path=path, table=naming, refresh=refresh)
 
     def _keep(self, catalogue: Catalogue, footers: Footers) -> None:
         if untold := [info.url for info in catalogue.files if info.version == NO_VERSION]:
@@ -281,10 +264,19 @@ class _Opening:
 
 
 class _LazyStorage(RetryingStorage):
-    """The storage of a data set, made when it is first called."""
+    """The storage of a data set, made when it is first called: connecting, or asking a catalogue, may take requests.
 
-    def __init__(self, dataset: Dataset, environment: Mapping[str, str], wait: Wait) -> None:
-        self._dataset, self._environment, self._wait = dataset, environment, wait
+    Attributes:
+        leads_to: What tells its store from others, as JSON can write it.
+    """
+
+    def __init__(self, dataset: Dataset, wait: Wait) -> None:
+        self._dataset, self._wait = dataset, wait
+        # One look at the environment: the store that is asked is the one that what is kept is kept under.
+        self._environment = dict(os.environ)
+        url, options = str(dataset.named()[0]), dataset.storage_options or {}
+        is_file = scheme_of(url) == "file"
+        self.leads_to = {} if is_file else store_of(url, options=options, environment=self._environment)
 
     @functools.cached_property
     def located(self) -> Dataset:

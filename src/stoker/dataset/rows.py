@@ -64,20 +64,6 @@ class Want(NamedTuple):
     coded: frozenset[str] = frozenset()
 
 
-class Origin(NamedTuple):
-    """Where the files of a data set are read from.
-
-    Attributes:
-        storage: Reads them.
-        is_local: Whether reading waits for a core rather than for a network.
-        store: What tells the store from others, as JSON can write it.
-    """
-
-    storage: Storage
-    is_local: bool
-    store: Mapping[str, object]
-
-
 class Stopwatch(threading.local):
     """Tells a stage from the waits inside it: what is not waiting for bytes is decoding. Each thread has its own.
 
@@ -135,20 +121,19 @@ class RowReader:
     Args:
         known: What was found.
         cut: How fragments were cut, and the filter.
-        origin: Where the files are.
         footers: Of the files.
+        storage: Where they are.
+        is_local: Whether reading waits for a core rather than for a network.
 
     Attributes:
         survey: What was found.
         fragments: In their fixed order: file, row group, row.
     """
 
-    def __init__(self, known: Survey, cut: Cut, origin: Origin, footers: Footers) -> None:
+    def __init__(self, known: Survey, cut: Cut, footers: Footers, storage: Storage, *, is_local: bool) -> None:
         self.survey = known
         self.fragments: Sequence[Fragment] = Fragments(known)
-        self._cut = cut
-        self._storage, self._is_local, self._store = origin
-        self._footers = footers
+        self._cut, self._footers, self._storage, self._is_local = cut, footers, storage, is_local
         self._times = RequestTimes()
 
     def file_of(self, i: int) -> Listed:

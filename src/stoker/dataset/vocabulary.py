@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from stoker.arguments import integer
 from stoker.arrow import is_list
-from stoker.dataset.catalogue import Catalogue, CountProgress
+from stoker.dataset.catalogue import Catalogue
 from stoker.errors import FieldError
 from stoker.host.machine import num_cores
 
@@ -179,9 +179,6 @@ def _count_values(
         with lock:
             counts.update(found)
 
-    def tell(progress: CountProgress) -> None:
-        if on_progress is not None:
-            on_progress(progress.num_done, progress.num_fragments)
-
+    tell = None if on_progress is None else lambda num_done, num, _: on_progress(num_done, num)
     catalogue.read_every(types, count, num_threads=num_threads, on_progress=tell)
     return counts

@@ -23,7 +23,7 @@ from stoker.cache.format import read_lengths
 from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
 from stoker.columns import check_nulls
-from stoker.dataset.catalogue import Catalogue, CountProgress, OnCount
+from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.description import Description
 from stoker.dataset.mixture import Mixture
@@ -168,7 +168,7 @@ class OpenDataset(CountedSet):
                     counts.append(read_lengths(opened.fd, opened.header, self.windows.spec[field]))
                 num_rows += len(counts[-1])
                 if on_progress is not None:
-                    on_progress(CountProgress(num_fragments=len(filled), num_done=num_done, num_rows=num_rows))
+                    on_progress(num_done, len(filled), num_rows)
         finally:
             filler.close()
         return np.concatenate(counts)
