@@ -310,13 +310,9 @@ class Catalogue(RowReader):
     ) -> None:
         """Call `take` with every fragment's number, its rows that pass, and which of its rows these are (None: all).
 
-        Fragments come in no order, from several threads at once.
+        Fragments come in no order, from several threads at once. Where no column is wanted, rows that do not pass are
+        among them. One thread at a time tells of progress.
 
-        Args:
-            columns: Columns to read, as `types_of` returned them.
-            take: What to do with them; where no column is wanted, rows that do not pass are among them.
-            num_threads: Threads that read.
-            on_progress: Told after each fragment, by one thread at a time.
 
         Raises:
             SourceError: They cannot be read.

@@ -133,10 +133,6 @@ class Description:
     def cut(self, schema: pa.Schema, partitions: pa.Schema) -> Cut:
         """Return how files are cut into fragments, and which columns and rows are read.
 
-        Args:
-            schema: The common schema of the files.
-            partitions: Partition columns.
-
         Raises:
             FieldError: A column is not there.
             ValueError: The filter does not fit the columns.
@@ -189,9 +185,6 @@ class Description:
         """Return the storage that reads the files.
 
         Blocks: on the store, where it must be asked.
-
-        Args:
-            environment: Environment variables to use; None takes those of this process.
         """
         if self.storage is not None:
             return self.storage

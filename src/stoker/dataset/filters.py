@@ -91,10 +91,6 @@ class Filter:
 
         Statistics leave NaN out: a row group of 0.0 and NaN counts as all 0.0, and yet it has a row that is not 0.0. So
         what is true of NaN is left out of the question.
-
-        Args:
-            schema: What the filter was bound to.
-            bound: What came of it.
         """
         if self.conditions is None:
             leaves = [kind for field in needed_columns(schema, bound) for kind in leaf_types(field.type)]
@@ -397,10 +393,6 @@ def _literal(name: str, kind: pa.DataType, value: Any) -> pa.Scalar | float:
         float32         0.1                       the nearest float32
         int8            1, 1.0                    1.5 and 300 are no int8: they come back as they are
 
-    Args:
-        name: Of the column, for errors.
-        kind: Its type, without dictionaries.
-        value: What the user wrote.
 
     Raises:
         ValueError: It is none that the column can be compared with, or does not fit its type.

@@ -53,11 +53,6 @@ class Listed:
 def list_sources(places: Sequence[Location], storage: Storage, *, is_local: bool = False) -> list[Listed]:
     """Return every file that `places` name, by the bytes of their URLs, each once however often it is named.
 
-    Args:
-        places: What the user named, as the storage knows it.
-        storage: Where it is.
-        is_local: Whether these are paths of this machine, whose links can be followed.
-
     Raises:
         SourceMissingError: One of them names nothing, or a link that leads nowhere.
         SourceError: The storage fails, one file is named twice with different partitions, or a folder has a log that

@@ -118,12 +118,6 @@ class RowReader:
 
     Safe to use from several threads.
 
-    Args:
-        known: What was found.
-        cut: How fragments were cut, and the filter.
-        footers: Of the files.
-        storage: Where they are.
-        is_local: Whether reading waits for a core rather than for a network.
 
     Attributes:
         survey: What was found.

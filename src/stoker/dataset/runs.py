@@ -46,9 +46,6 @@ class RunRule:
     def check(self, schema: pa.Schema) -> None:
         """Raise where the columns are of types that cannot serve.
 
-        Args:
-            schema: The rule's columns.
-
         Raises:
             FieldError: A key is a list or struct, the timestamp no number or time, or `max_gap` does not fit it.
         """

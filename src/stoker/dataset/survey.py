@@ -190,13 +190,7 @@ def _cut_file(
 
 
 def _nulls(footer: Footer, cut: Cut, *, is_picked: bool) -> list[int]:
-    """Return the nulls of each stored column in a file, as far as its statistics say.
-
-    Args:
-        footer: Of the file.
-        cut: What is read of it.
-        is_picked: Whether only some of its rows are delivered.
-    """
+    """Return the nulls of each stored column in a file, as far as its statistics say."""
     layout, counts = footer.layout, footer.numbers.chunks["null_count"]
     may_be_null = layout.max_definition_levels > 0
     is_odd = ((counts < 0) | (counts > _MOST_NULLS)).any(axis=0)
@@ -224,13 +218,7 @@ def survey(
 ) -> Survey:
     """Cut every file into fragments; `num_samples` is `num_rows` still.
 
-    Args:
-        files: The files.
-        schema: Columns that they share.
-        cut: How to cut them.
-        footers: Their footers.
-        num_threads: Threads that look at footers.
-        plan: Where to cut a file, by its number and row groups; by size alone unless told.
+    Where to cut a file, `plan` says by its number and row groups; sizes alone do unless it is given.
 
     Raises:
         SourceError: A footer contradicts itself.

@@ -135,13 +135,7 @@ def _typed(scheme: str, name: str, value: Any) -> Any:
 
 
 def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> Client:
-    """Return how to make the client of a bucket.
-
-    Args:
-        scheme: Such as "s3".
-        authority: What stands behind it: the bucket, or "container@account.host".
-        given: As `checked_options` returns them.
-        environment: The variables of the environment.
+    """Return how to make the client of a bucket, "name" or "container@account.host".
 
     Blocks:
         For a bucket of Amazon's without a region: on one request that asks for it.
@@ -281,12 +275,7 @@ def _region_of(bucket: str) -> str | None:
 def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, object]:
     """Return what leads to the store of `url`, as JSON can write it; nothing where the URL says all.
 
-    No store is asked.
-
-    Args:
-        url: As the user gave it, of no local file: options may stand in its query.
-        options: Of the store's client.
-        environment: The variables of the environment.
+    No store is asked. Options may stand in the URL's query, too.
     """
     scheme = scheme_of(url)
     chain = url.partition("::")[2]

@@ -11,10 +11,6 @@ class Each:
     """Numbers that are worked on by every thread that calls `run`.
 
     After an error no new work is begun, so that a wrong URL among thousands shows at once.
-
-    Args:
-        num_items: How many there are.
-        work: Is called with each of them.
     """
 
     def __init__(self, num_items: int, work: Callable[[int], None]) -> None:

@@ -93,12 +93,8 @@ _COUNTED = re.compile(r"^Column \d+ named\b")
 def decoding(url: str, *, where: str, look_closer: Callable[[], SourceError | None] = lambda: None) -> Iterator[None]:
     """Turn whatever pyarrow raises on a bad file into a `SourceCorruptError` that says where.
 
-    What lacks memory or keys is a plain `SourceError`: the file may be sound.
-
-    Args:
-        url: The file, for errors.
-        where: What is decoded, for errors.
-        look_closer: Returns an error that says more, where there is one.
+    What lacks memory or keys is a plain `SourceError`: the file may be sound. `look_closer` returns an error that says
+    more, where there is one.
     """
     try:
         yield
@@ -288,15 +284,11 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
 
 
 def hedged(patience_s: float, call: Callable[[], T], may_ask_again: Callable[[], bool]) -> T:
-    """Return what a call gives, or the same call made again behind `patience_s`: what comes first.
+    """Return what a call gives, or the same call made again behind `patience_s`, if it may be: what comes first.
 
         first   |··············patience··············|·······················x   left to itself
         second                                       |·······|                   taken
 
-    Args:
-        patience_s: How long it is waited for at first.
-        call: May run twice at once, each time in a thread of its own.
-        may_ask_again: Whether it may be made again, asked when that is due.
 
     Raises:
         BaseException: What the call raised, when there is no other one to wait for.

@@ -182,11 +182,6 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     overwritten between a look-up and a read would be kept as the old one. A request that is far slower than its peers
     is asked a second time, and the other answer is left to itself.
 
-    Args:
-        info: The object.
-        storage: Where it is.
-        spans: As `plan_ranges` gives them.
-        times: What requests have taken, which is told of these.
 
     Raises:
         SourceError: A read fails, also when tried again.
@@ -220,13 +215,9 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
 class Ranges:
     """A file of which some ranges are in memory; what is asked for beyond them is read from the storage.
 
-    Safe to use from several threads, as long as each reads other column chunks.
+    Safe to use from several threads, as long as each reads other column chunks. `on_wait` is called with start and stop
+    in ns, in the thread that reads, whenever it had to wait.
 
-    Args:
-        info: The object.
-        storage: Where it is.
-        parts: What is in memory, ascending.
-        on_wait: Called with start and stop in ns, in the thread that reads, whenever it had to wait.
 
     Attributes:
         size_bytes: Of the file.
@@ -299,14 +290,11 @@ class Ranges:
 class RangesFile:
     """Ranges as a file with a place in it, which `pyarrow.PythonFile` wants: one for each reader.
 
-    Only the methods that it calls.
+    Only the methods that it calls. `on_read` is called with the place and the bytes of whatever is read, before it is
+    handed out.
 
     pyarrow calls them with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL longer
     than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it is.
-
-    Args:
-        ranges: The file.
-        on_read: Called with the place and the bytes of whatever is read, before it is handed out.
     """
 
     closed = False
@@ -344,15 +332,8 @@ class StreamedRanges(Ranges):
         column A   |window 0|window 1|window 2|         being read: 0   being fetched: 1
         column B   |window 3|window 4|window 5|
 
-    For a row group too large to be in memory: a window of each column is there, and the next one is on its way.
-
-    Args:
-        info: The object.
-        storage: Where it is.
-        spans: Its column chunks, each read from its beginning to its end.
-        window_bytes: Bytes of all columns together that make one step.
-        num_threads: Reads at once.
-        on_wait: Called with start and stop in ns whenever the reader had to wait.
+    For a row group too large to be in memory: a window of each column is there, and the next one is on its way. Windows
+    of all columns together have `window_bytes`.
     """
 
     may_jump = False

@@ -82,14 +82,7 @@ def _remove_stale(folder: int, name: str) -> None:
 
 
 def keep_tables(path: Path, magic: bytes, tables: Sequence[pa.Table], *, compression: str | None = None) -> None:
-    """Write tables to one file; a disk that does not take it is a warning.
-
-    Args:
-        path: The file.
-        magic: 8 bytes that name what it holds, and in which form.
-        tables: What to keep.
-        compression: Codec; what is not compressed is mapped when it is read.
-    """
+    """Write tables to one file, to be mapped unless compressed; a disk that does not take it is a warning."""
     # More than 2**31 rows need lengths of 64 bits.
     options = ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
 
@@ -108,13 +101,7 @@ def keep_tables(path: Path, magic: bytes, tables: Sequence[pa.Table], *, compres
 
 
 def kept_tables(path: Path, magic: bytes, what: str) -> list[pa.Table] | None:
-    """Return what `keep_tables` wrote, mapped; None where nothing is kept, or what is kept is damaged.
-
-    Args:
-        path: The file.
-        magic: As for `keep_tables`.
-        what: What is done without it, for the warning: "the data set is looked through again".
-    """
+    """Return what `keep_tables` wrote, mapped; None where nothing is kept, or it is damaged and `what` is done."""
     try:
         with open_small(path) as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -44,13 +44,7 @@ _loading = open_in_forks(threading.Lock())
 
 
 class ObjectStorage:
-    """The buckets of one kind of object store.
-
-    Args:
-        scheme: Such as "s3".
-        given: Options, as `clients.checked_options` returns them.
-        environment: The variables of the environment.
-    """
+    """The buckets of one kind of object store."""
 
     def __init__(self, scheme: str, *, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._scheme = scheme

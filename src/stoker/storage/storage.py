@@ -110,11 +110,7 @@ def read_of(info: ObjectInfo, storage: Storage, offset: int, num_bytes: int) -> 
 
 
 class Around:
-    """Another storage, with something done around each call: what is asked of it passes through `_ask`.
-
-    Args:
-        inner: Where the objects are.
-    """
+    """Another storage, with something done around each call: what is asked of it passes through `_ask`."""
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner

@@ -58,12 +58,6 @@ def open_delta(
 ) -> tuple[LakeTable, list[Listed]]:
     """Return a Delta table at the version that is asked for, and its files, by URL.
 
-    Args:
-        source: What the user named.
-        place: Where it is, as the storage knows it.
-        storage: Where its log and files are.
-        num_threads: Of requests at once.
-
     Raises:
         ValueError: deltalake is not installed.
         SourceMissingError: There is no table, no such version, or one of its files is gone.
@@ -164,15 +158,7 @@ def _deleted_rows(log: Any, folder: Path, root: str) -> dict[str, bytes]:
 
 
 def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
-    """Copy the newest checkpoint of a table up to the version that is asked for, and the commits behind it.
-
-    Args:
-        source: The table.
-        root: Its folder.
-        storage: Where it is.
-        folder: Where the copy goes.
-        num_threads: Of requests at once.
-    """
+    """Copy the newest checkpoint of a table up to the version that is asked for, and the commits behind it."""
     prefix = root + "_delta_log/"
     infos = {info.url[len(prefix) :]: info for info in storage.list(prefix)}
     last = source.pin if isinstance(source.pin, int) else None

@@ -266,13 +266,6 @@ def look_up(
 ) -> list[Listed]:
     """Return the files of a table, by URL, with what the store says of them.
 
-    Args:
-        table: The table.
-        files: URL -> what the log says.
-        storage: Where they are.
-        place: The table's, for errors.
-        num_threads: Of requests at once.
-
     Raises:
         SourceMissingError: There are none, or one is gone.
         SourceError: One is not what the log speaks of.
@@ -308,13 +301,7 @@ def look_up(
 
 @contextmanager
 def translated(table: str, place: str, hints: Mapping[str, str]) -> Iterator[None]:
-    """Turn what the library of a table raises into a `SourceError` that names the table.
-
-    Args:
-        table: What it is, for the message.
-        place: Where.
-        hints: Words of an error -> what to say in place of it.
-    """
+    """Turn what the library of a table raises into a `SourceError` that names it; `hints` say more of known words."""
     try:
         yield
     except (SourceError, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -349,9 +336,7 @@ def _text_of(value: Any, kind: pa.DataType) -> str | None:
 def tagged(fields: Sequence[pa.Field], tags: Callable[[pa.Field], Mapping[bytes, bytes]]) -> pa.Schema:
     """Return the columns of a table with Arrow's usual types of texts and lists, and what they are found by in files.
 
-    Args:
-        fields: As the library of the table gives them.
-        tags: Returns the metadata of a column, or of a member of a struct; see `naming`.
+    That is what `tags` returns of a column, or of a member of a struct: see `naming`.
     """
 
     def one(field: pa.Field) -> pa.Field:

@@ -83,13 +83,8 @@ def open_index(
 ) -> Index:
     """Return the units of a data set: as they were kept, or counted now and kept.
 
-    Args:
-        unit: What is counted.
-        catalogue: The opened data set; opened with `unit.rule`, so that fragments are cut between runs.
-        folder: Where they are kept for the next start; None keeps nothing.
-        num_threads: Threads that read.
-        on_progress: Told how far the pass is.
-        token_counts: Returns how many tokens each row has, where a transform makes them; else columns tell.
+    It was opened with `unit.rule`, so that fragments are cut between runs. Where a transform makes the tokens of a row,
+    `token_counts` returns how many; else columns tell.
 
     Raises:
         FieldError: A column is not there or cannot serve.
@@ -393,13 +388,6 @@ def _group_starts(catalogue: Catalogue) -> list[Int64]:
 
 def cut_between_runs(catalogue: Catalogue, runs: Runs, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
     """Return the survey of the same files with fragments cut between runs.
-
-    Args:
-        catalogue: With fragments as they would be without.
-        runs: Its runs.
-        cut: How files are cut.
-        footers: Of the files.
-        num_threads: Threads that look at footers.
 
     Raises:
         SourceError: A footer contradicts itself.
