@@ -27,7 +27,7 @@ from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
-from stoker.storage.each import for_each
+from stoker.storage.each import map_each
 from stoker.storage.failures import decoding
 from stoker.storage.storage import ObjectInfo, Storage
 from stoker.storage.urls import scheme_of
@@ -335,8 +335,7 @@ class Catalogue(RowReader):
                     if on_progress is not None:
                         on_progress(num_done, len(self), num_rows)
 
-        units = self._units[:-1].tolist()  # the first fragment of each
-        for_each(len(units), lambda u: work(units[u]), num_threads=num_threads)
+        map_each(self._units[:-1].tolist(), work, num_threads=num_threads)  # by the first fragment of each
 
     @property
     def passes_all(self) -> bool:

@@ -235,8 +235,6 @@ def _checked_sources(source: object) -> tuple[Source, ...]:
     for one in sources:
         if isinstance(one, str):
             found.append(str(one))
-        elif isinstance(one, Path):
-            found.append(one)
         elif isinstance(one, os.PathLike) and isinstance(os.fspath(one), str):
             found.append(Path(os.fspath(one)))
         else:

@@ -25,7 +25,7 @@ from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.pages import MOST_DECODED_BYTES
 from stoker.parquet.schema import Layout, Sizes, align, flat_fields, restrict
 from stoker.parquet.unify import limits, surely_fits
-from stoker.storage.each import for_each
+from stoker.storage.each import map_each
 from stoker.storage.fetch import (
     ByteRange,
     Ranges,
@@ -118,7 +118,6 @@ class RowReader:
 
     Safe to use from several threads.
 
-
     Attributes:
         survey: What was found.
         fragments: In their fixed order: file, row group, row.
@@ -175,10 +174,12 @@ class RowReader:
                 # One column that nobody asks for: Arrow's tables without columns have no rows.
                 table = pa.table({"": pa.nulls(int(self.survey.fragments["num_rows"][j]))})
                 yield j, self._finished(table, file, want, where=str(self.fragments[j]))
-        elif self.fragments[i].rows is not None:
-            yield from self._decoded(i, file, footer, leaves, want, on_stage, share_out=share_out)
+            return
+        parts = self._decoded(i, file, footer, leaves, want, on_stage, on_fetched, share_out)
+        if self.fragments[i].rows is not None:
+            yield from parts
         else:  # exhausted first, so that the file's bytes are let go
-            yield [*self._decoded(i, file, footer, leaves, want, on_stage, on_fetched=on_fetched)].pop()
+            yield [*parts].pop()
 
     def group_rows(self, i: int) -> tuple[Int64, Int64, Int64]:
         """Return the row groups that fragment i is read from, the first row in each, and the number. Shape [G] each."""
@@ -199,9 +200,8 @@ class RowReader:
         leaves: Sequence[int],
         want: Want,
         on_stage: Stages,
-        *,
-        on_fetched: Callable[[], object] | None = None,
-        share_out: ShareOut | None = None,
+        on_fetched: Callable[[], object] | None,
+        share_out: ShareOut,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield the fragments that are read in one go with i: a whole one, or the parts of a huge row group.
 
@@ -218,7 +218,7 @@ class RowReader:
             check_unchanged(info, self._storage)
         reported = 0
         with closing(self._ranges(info, [one for group in spans for one in group.values()], watch, is_part)) as ranges:
-            if on_fetched is not None:
+            if on_fetched is not None and not is_part:
                 start = time.perf_counter_ns()
                 on_fetched()
                 watch.wait(start, time.perf_counter_ns(), is_fetch=False)
@@ -233,7 +233,7 @@ class RowReader:
                 where=where,
                 url=info.url,
             )
-            parts = decoding.parts(one_by_one if share_out is None else _noted(share_out, watch, on_stage))
+            parts = decoding.parts(_noted(share_out, watch, on_stage) if is_part else one_by_one)
             for j in unit:
                 if j > unit.start:
                     watch.start()
@@ -324,13 +324,11 @@ class RowReader:
                     if not in_doubt.isdisjoint(self.fragments[i].row_groups):
                         units[self.unit(i)[0]] = schema
 
-        firsts = [*units]
-
-        def work(u: int) -> None:
-            for _ in self.read_stored(firsts[u], self.want(units[firsts[u]], beside=pa.schema([])), NO_STAGES):
+        def read(first: int) -> None:
+            for _ in self.read_stored(first, self.want(units[first], beside=pa.schema([])), NO_STAGES):
                 pass
 
-        for_each(len(firsts), work, num_threads=num_threads)
+        map_each([*units], read, num_threads=num_threads)
 
 
 def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: Stages) -> ShareOut:

@@ -30,7 +30,7 @@ from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, flat_fields
 from stoker.parquet.unify import unify, unify_loosely
-from stoker.storage.each import for_each
+from stoker.storage.each import map_each
 from stoker.storage.files import keep_tables, kept_tables
 from stoker.storage.storage import ObjectInfo
 from stoker.storage.urls import name_bytes, name_of
@@ -84,13 +84,7 @@ def read_layouts(
         SourceError: A footer cannot be read.
         FieldError: The files do not go with their table.
     """
-    layouts: list[Layout | None] = [None] * len(files)
-
-    def work(i: int) -> None:
-        layouts[i] = footers.get(files[i].info).layout
-
-    for_each(len(files), work, num_threads=num_threads)
-    found = [layout for layout in layouts if layout is not None]
+    found = map_each(files, lambda file: footers.get(file.info).layout, num_threads=num_threads)
     if table is not None:
         check_files(table, zip(files, found, strict=True))
         return table.columns()
@@ -223,17 +217,15 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    pieces: list[list[FragmentRange]] = [[]] * len(files)
-    nulls = np.zeros((len(files), len(cut.stored)), np.int64)
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
-    def work(i: int) -> None:
-        pieces[i] = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
+    def look(i: int) -> tuple[list[FragmentRange], list[int]]:
         is_picked = cut.expression is not None or bool(files[i].deleted)
-        nulls[i] = _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
+        pieces = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
+        return pieces, _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
 
-    for_each(len(files), work, num_threads=num_threads)
-    fragments = np.array([(i, *piece) for i, some in enumerate(pieces) for piece in some], _FRAGMENT)
+    looked = map_each(range(len(files)), look, num_threads=num_threads)
+    fragments = np.array([(i, *piece) for i, (pieces, _) in enumerate(looked) for piece in pieces], _FRAGMENT)
     return Survey(
         files=tuple(files),
         footers=tuple(footers.get(file.info).digest for file in files),
@@ -241,7 +233,7 @@ def survey(
         partitions=cut.partitions,
         fragments=fragments,
         num_samples=fragments["num_rows"].copy(),
-        nulls=nulls,
+        nulls=np.array([nulls for _, nulls in looked], np.int64).reshape(len(files), len(cut.stored)),
     )
 
 

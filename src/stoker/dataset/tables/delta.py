@@ -25,7 +25,7 @@ from stoker.dataset.listing import Listed
 from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, tagged, translated
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import ID, NAMES
-from stoker.storage.each import for_each
+from stoker.storage.each import map_each
 from stoker.storage.storage import ObjectInfo, Storage
 from stoker.storage.urls import has_scheme
 
@@ -210,13 +210,12 @@ def _version_at(asked: datetime, folder: Path, place: str) -> int:
 
 
 def _copy(infos: Sequence[ObjectInfo], root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
-    def work(i: int) -> None:
-        url, size = infos[i].url, infos[i].size_bytes
-        path = folder / url[len(root) :]
+    def copy(info: ObjectInfo) -> None:
+        path = folder / info.url[len(root) :]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(storage.read(url, 0, size) if size else b"")
+        path.write_bytes(storage.read(info.url, 0, info.size_bytes) if info.size_bytes else b"")
 
-    for_each(len(infos), work, num_threads=num_threads)
+    map_each(infos, copy, num_threads=num_threads)
 
 
 def _is_whole(names: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC
 from typing import Any
@@ -23,7 +23,7 @@ from stoker.dataset.listing import Listed
 from stoker.dataset.tables.table import LakeTable, TableSource, look_up, pack_rows, tagged, translated
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, ID, NAMES
-from stoker.storage.each import for_each
+from stoker.storage.each import map_each
 from stoker.storage.storage import Storage
 
 # What table properties of the catalogue are called among the options of Stoker's client for S3.
@@ -268,14 +268,8 @@ def _identities(task: Any, spec: Any, schema: Any) -> dict[str, Any]:
 def _deleted_rows(tasks: Sequence[Any], storage: Storage, place: str, *, num_threads: int) -> dict[str, bytes]:
     """Return the path of a data file -> rows that are deleted in it."""
     needed = {one.file_path: one for task in tasks for one in task.delete_files}
-    paths = sorted(needed)
-    read: dict[str, Mapping[str, npt.NDArray[np.int64]]] = {}
-
-    def work(i: int) -> None:
-        read[paths[i]] = _positions(needed[paths[i]], storage, place)
-
-    for_each(len(paths), work, num_threads=num_threads)
-    deleted = {}
+    found = map_each([*needed.values()], lambda one: _positions(one, storage, place), num_threads=num_threads)
+    read, deleted = dict(zip(needed, found, strict=True)), {}
     for task in tasks:
         path = task.file.file_path
         rows = [read[one.file_path][path] for one in task.delete_files if path in read[one.file_path]]

@@ -19,7 +19,7 @@ from stoker.dataset.listing import Listed
 from stoker.errors import FieldError, SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, NAMES, has_ids
 from stoker.parquet.schema import Layout
-from stoker.storage.each import for_each
+from stoker.storage.each import map_each
 from stoker.storage.storage import Storage
 from stoker.storage.urls import Source, has_scheme, name_of
 
@@ -157,12 +157,7 @@ class LakeTable:
 
     def to_schema(self) -> pa.Schema:
         """Return all of it as a schema, which Arrow can write."""
-        numbers = {
-            "version": self.version,
-            "schema_id": self.schema_id,
-            "partitions": self.partitions,
-            "by_id": self.by_id,
-        }
+        numbers = {name: getattr(self, name) for name in ("version", "schema_id", "partitions", "by_id")}
         return self.schema.with_metadata({"stoker:table": json.dumps(numbers)})
 
     @classmethod
@@ -272,31 +267,25 @@ def look_up(
     """
     if not files:
         raise SourceMissingError(f"the table {place} has no rows in this version", url=place)
-    urls = sorted(files)
-    found: list[Listed | None] = [None] * len(urls)
     types = {field.name: field.type for field in table.schema}
 
-    def work(i: int) -> None:
-        size_bytes, values, deleted = files[urls[i]]
+    def look(url: str) -> Listed:
+        size_bytes, values, deleted = files[url]
         try:
-            info = storage.stat(urls[i])
+            info = storage.stat(url)
         except SourceMissingError as error:
             raise SourceMissingError(
-                f"{urls[i]} is gone, and version {table.version} of {place} needs it: VACUUM, or expiring snapshots, "
+                f"{url} is gone, and version {table.version} of {place} needs it: VACUUM, or expiring snapshots, "
                 "removes the files of old versions; read a newer one, or mend the table",
-                url=urls[i],
+                url=url,
             ) from error
         if info.size_bytes != size_bytes:
-            raise SourceError(
-                f"{urls[i]} has {info.size_bytes:,} bytes where the log of {place} says {size_bytes:,}: it was "
-                "replaced",
-                url=urls[i],
-            )
+            what = f"{url} has {info.size_bytes:,} bytes where the log of {place} says {size_bytes:,}"
+            raise SourceError(f"{what}: it was replaced", url=url)
         partition = tuple((name, _text_of(value, types[name])) for name, value in values.items())
-        found[i] = Listed(info=info, partition=partition, deleted=deleted)
+        return Listed(info=info, partition=partition, deleted=deleted)
 
-    for_each(len(urls), work, num_threads=num_threads)
-    return [file for file in found if file is not None]
+    return map_each(sorted(files), look, num_threads=num_threads)
 
 
 @contextmanager

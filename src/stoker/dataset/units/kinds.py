@@ -78,11 +78,7 @@ class SamplingUnit:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped(SamplingUnit):
-    """Runs of consecutive rows with equal keys: `Loader(group_by=...)`.
-
-    Attributes:
-        keys: Columns that are equal within a group.
-    """
+    """Runs of consecutive rows with equal keys: `Loader(group_by=...)`."""
 
     keys: tuple[str, ...]
     kind = "groups"
@@ -99,11 +95,7 @@ class Grouped(SamplingUnit):
 
 @dataclass(frozen=True, kw_only=True)
 class Weighted(SamplingUnit):
-    """Draws by a column of weights: `Loader(weights=...)`.
-
-    Attributes:
-        column: The weights.
-    """
+    """Draws by a column of weights: `Loader(weights=...)`."""
 
     column: str
     kind, decides = "weights", ("column",)
