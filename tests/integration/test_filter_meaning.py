@@ -8,6 +8,7 @@ import operator
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -61,6 +62,7 @@ CASES = [
         [dt.timedelta(1), None],
         [dt.timedelta(1), np.timedelta64(1, "s"), np.timedelta64(3600, "24s")],
     ),
+    (pa.duration("ns"), [dt.timedelta(0), dt.timedelta(microseconds=1)], [pd.Timedelta(1, "ns"), pd.Timedelta(1001)]),
 ]
 
 
@@ -128,6 +130,7 @@ WRONG = [
     (pa.date32(), at(1), "give a datetime.date"),
     (pa.time32("ms"), dt.time(1, 2, 3, 4), "does not fit"),
     (pa.duration("s"), dt.timedelta(microseconds=1), "does not fit"),
+    (pa.duration("us"), pd.Timedelta(100_000_001, "ns"), "does not fit"),
     (pa.float32(), 1e300, "does not fit"),
     (pa.int8(), "a", "cannot be compared"),
     (pa.int8(), True, "cannot be compared"),

@@ -106,7 +106,8 @@ class Filter:
     def __str__(self) -> str:
         if self.conditions is None:
             return str(self.expression)
-        return " or ".join(" and ".join(f"{name} {op} {value!r}" for name, op, value in c) for c in self.conditions)
+        shown = ([f"{name} {op} {_shown(value)}" for name, op, value in all_of] for all_of in self.conditions)
+        return " or ".join(map(" and ".join, shown))
 
 
 def parse_filter(filters: object) -> Filter | None:
@@ -168,12 +169,10 @@ def _parse_value(name: str, value: object) -> object:
     try:
         found = _plain(value)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        shown = f"{getattr(value, 'value', '')} ({value.type})" if isinstance(value, pa.Scalar) else repr(value)
         is_length = isinstance(value, np.timedelta64 | timedelta | pa.DurationScalar)
         way_out = "a duration in weeks or a shorter unit" if is_length else "a time of the years 1 to 9999"
-        raise ValueError(
-            f"filters: {name!r} cannot be compared with {shown}: give {way_out}, to the nanosecond at the finest"
-        ) from error
+        what = f"filters: {name!r} cannot be compared with {_shown(value)}"
+        raise ValueError(f"{what}: give {way_out}, to the nanosecond at the finest") from error
     if not isinstance(found, (*_VALUES, pa.Scalar)):
         hint = "; to select nulls write pyarrow.compute.field(...).is_null()" if found is None else ""
         raise TypeError(f"filters: {name!r} cannot be compared with {found!r}{hint}")
@@ -186,10 +185,11 @@ def _plain(value: object) -> object:
         value = _time_of(value)
     elif isinstance(value, datetime) and value != value:  # NaT of pandas
         return None
-    elif isinstance(value, datetime) and getattr(value, "nanosecond", False):  # of pandas, which Python's own has not
-        value = pa.scalar(value.value, pa.timestamp("ns", None if value.tzinfo is None else "UTC"))  # type: ignore[attr-defined]
-    elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
-        value = value.to_pydatetime()
+    elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):  # of pandas, with nanoseconds
+        zone = None if value.tzinfo is None else "UTC"
+        value = pa.scalar(value.value, pa.timestamp("ns", zone)) if value.nanosecond else value.to_pydatetime()
+    elif isinstance(value, timedelta) and hasattr(value, "to_pytimedelta"):
+        value = pa.scalar(value.value, pa.duration("ns")) if value.nanoseconds else value.to_pytimedelta()
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, pa.Scalar):
@@ -227,7 +227,14 @@ def _in_us(kind: pa.DataType) -> pa.DataType:
 def _value_json(value: object) -> object:
     if isinstance(value, tuple):
         return [_value_json(v) for v in value]
-    return [type(value).__name__, repr(value)]
+    return [type(value).__name__, _shown(value)]
+
+
+def _shown(value: object) -> str:
+    """Return a value as Python writes it, or as a number where it has nanoseconds: for these, Arrow asks pandas."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    return f"{getattr(value, 'value', '...')} ({value.type})" if isinstance(value, pa.Scalar) else repr(value)
 
 
 _COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
@@ -410,11 +417,12 @@ def _literal(name: str, kind: pa.DataType, value: Any) -> pa.Scalar | float:
             return converted if converted.type.equals(kind) else converted.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError) as error:
         raise _does_not_fit(name, kind, value, str(error).splitlines()[0]) from error
-    raise ValueError(f"filters: column {name!r} is {kind}, and cannot be compared with {value!r}{_hint(kind, value)}")
+    what = f"filters: column {name!r} is {kind}, and cannot be compared with {_shown(value)}"
+    raise ValueError(what + _hint(kind, value))
 
 
 def _does_not_fit(name: str, kind: pa.DataType, value: object, reason: str) -> ValueError:
-    return ValueError(f"filters: column {name!r} is {kind}, and {value!r} does not fit it: {reason}")
+    return ValueError(f"filters: column {name!r} is {kind}, and {_shown(value)} does not fit it: {reason}")
 
 
 def _bounds(kind: pa.DataType) -> tuple[int, int]:

@@ -84,8 +84,24 @@ def test_one_filter_written_differently_is_the_same(same):
     assert parse_filter(same).to_json() == parse_filter([("a", "=", 3)]).to_json()
 
 
+def test_a_time_of_another_library_is_the_same_as_that_of_python():
+    for time, others in (
+        (dt.datetime(2024, 1, 1), [pd.Timestamp(2024, 1, 1), np.datetime64("2024-01-01T00", "h")]),
+        (dt.timedelta(hours=1), [pd.Timedelta("1h"), np.timedelta64(60, "m"), pa.scalar(3600, pa.duration("s"))]),
+    ):
+        for other in others:
+            assert parse_filter([("a", "<", other)]).to_json() == parse_filter([("a", "<", time)]).to_json()
+    for nanosecond in (pd.Timedelta(1, "ns"), np.timedelta64(1, "ns"), pa.scalar(1, pa.duration("ns"))):
+        found = parse_filter([("a", "<", nanosecond)])
+        assert found.to_json() == parse_filter([("a", "<", np.timedelta64(1, "ns"))]).to_json()
+        assert str(found) == "a < 1 (duration[ns])"
+
+
 def test_filters_that_differ_in_anything_differ_in_identity():
     filters = [
+        [("a", "=", np.timedelta64(1, "ns"))],
+        [("a", "=", np.timedelta64(2, "ns"))],
+        [("a", "=", np.datetime64(1, "ns"))],
         [("a", "=", 3)],
         [("a", "=", 3.0)],
         [("a", "=", "3")],
