@@ -75,8 +75,8 @@ class Catalogue(RowReader):
         store: Mapping[str, object],
         kept_together: RunRule | None = None,
     ) -> None:
-        is_local = dataset.storage is None and scheme_of(known.files[0].info.url) == "file"
-        super().__init__(known, cut, footers, storage, is_local=is_local)
+        is_remote = dataset.storage is not None or scheme_of(known.files[0].info.url) != "file"
+        super().__init__(known, cut, footers, storage, is_remote=is_remote)
         self.dataset, self._store = dataset, store
         self.num_builders: int | None = None
         self.runs: Runs | None = None
@@ -94,11 +94,6 @@ class Catalogue(RowReader):
         self._keys: dict[int, str] = {}
         # Where it is some of another catalogue's: these, and how often each was there before.
         self._sample: tuple[Int64, Int64] | None = None
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether reading waits for a network rather than for a core."""
-        return not self._is_local
 
     def __len__(self) -> int:
         return len(self.survey.fragments)

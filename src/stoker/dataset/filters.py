@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,15 @@ import pyarrow.compute as pc
 
 from stoker.parquet.schema import flat_fields, leaf_types, restrict, unknown_columns
 
-OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
+_COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+OPERATORS = ("=", *_COMPARE, "in", "not in")
 _VALUES = (str, bytes, bool, int, float, Decimal, date, datetime, time, timedelta)
 
 # What pyarrow says of a column that is not there.
@@ -68,14 +77,7 @@ class Filter:
         Raises:
             ValueError: A column is not there, or a comparison makes no sense for its type.
         """
-        if self.conditions is None:
-            expression = self.expression
-        else:
-            alternatives = [
-                reduce(lambda a, b: a & b, [_condition(schema, *condition) for condition in all_of])
-                for all_of in self.conditions
-            ]
-            expression = reduce(lambda a, b: a | b, alternatives)
+        expression = self.expression if self.conditions is None else _any_of(schema, self.conditions)
         try:
             passes(schema.empty_table(), expression)
             passes(_one_row(schema, str(expression)), expression)  # some of it is looked at only where there are rows
@@ -95,13 +97,8 @@ class Filter:
         if self.conditions is None:
             leaves = [kind for field in needed_columns(schema, bound) for kind in leaf_types(field.type)]
             return None if any(map(pa.types.is_floating, leaves)) and _may_hold_of_nan(bound) else bound
-        alternatives = []
-        for all_of in self.conditions:
-            kept = [condition for condition in all_of if not _holds_of_nan(schema, *condition)]
-            if not kept:
-                return None
-            alternatives.append(reduce(lambda a, b: a & b, [_condition(schema, *condition) for condition in kept]))
-        return reduce(lambda a, b: a | b, alternatives)
+        kept = [[one for one in all_of if not _holds_of_nan(schema, *one)] for all_of in self.conditions]
+        return _any_of(schema, kept) if all(kept) else None
 
     def __str__(self) -> str:
         if self.conditions is None:
@@ -134,17 +131,13 @@ def parse_filter(filters: object) -> Filter | None:
         )
     if not filters:
         raise ValueError("filters is empty; leave it out to read every row")
-    is_flat = isinstance(filters[0], tuple)
-    alternatives = [filters] if is_flat else filters
-    return Filter(conditions=tuple(tuple(_parse_condition(c) for c in _all_of(a)) for a in alternatives))
-
-
-def _all_of(alternative: object) -> Sequence[object]:
-    if not isinstance(alternative, list | tuple):
-        raise TypeError(f"filters: expected a list of (name, operator, value), not {alternative!r}")
-    if not alternative:
-        raise ValueError("filters: a list of conditions is empty")
-    return alternative
+    alternatives = [filters] if isinstance(filters[0], tuple) else filters
+    for all_of in alternatives:
+        if not isinstance(all_of, Sequence) or isinstance(all_of, str | bytes):
+            raise TypeError(f"filters: expected a list of (name, operator, value), not {all_of!r}")
+        if not all_of:
+            raise ValueError("filters: a list of conditions is empty")
+    return Filter(conditions=tuple(tuple(map(_parse_condition, all_of)) for all_of in alternatives))
 
 
 def _parse_condition(condition: object) -> Condition:
@@ -237,14 +230,9 @@ def _shown(value: object) -> str:
     return f"{getattr(value, 'value', '...')} ({value.type})" if isinstance(value, pa.Scalar) else repr(value)
 
 
-_COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
-    "==": lambda field, value: field == value,
-    "!=": lambda field, value: field != value,
-    "<": lambda field, value: field < value,
-    "<=": lambda field, value: field <= value,
-    ">": lambda field, value: field > value,
-    ">=": lambda field, value: field >= value,
-}
+def _any_of(schema: pa.Schema, alternatives: Iterable[Iterable[Condition]]) -> pc.Expression:
+    all_of = (reduce(operator.and_, (_condition(schema, *one) for one in conditions)) for conditions in alternatives)
+    return reduce(operator.or_, all_of)
 
 
 def _condition(schema: pa.Schema, name: str, op: str, value: Any) -> pc.Expression:
@@ -308,11 +296,8 @@ def _holds_of_nan(schema: pa.Schema, name: str, op: str, _: object) -> bool:
 
 def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
     """Return the type of a column, or of a member of a struct, without its dictionary."""
-    first, *rest = steps(schema, name)
-    if schema.get_field_index(first) < 0:
-        raise unknown_columns([name], _names(schema), what="filters: ")
-    kind = schema.field(first).type
-    for step in rest:
+    kind = pa.struct(schema)
+    for step in steps(schema, name):
         if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
             raise unknown_columns([name], _names(schema), what="filters: ")
         kind = kind.field(step).type
@@ -340,8 +325,7 @@ def steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
         index = schema.get_field_index(head)
         if index >= 0 and pa.types.is_struct(schema.field(index).type):
             struct = schema.field(index).type
-            inner = pa.schema([struct.field(k) for k in range(struct.num_fields)])
-            return (head, *steps(inner, ".".join(parts[i:])))
+            return (head, *steps(pa.schema(list(struct)), ".".join(parts[i:])))
     return (name,)
 
 

@@ -121,12 +121,13 @@ class RowReader:
     Attributes:
         survey: What was found.
         fragments: In their fixed order: file, row group, row.
+        is_remote: Whether reading waits for a network rather than for a core.
     """
 
-    def __init__(self, known: Survey, cut: Cut, footers: Footers, storage: Storage, *, is_local: bool) -> None:
+    def __init__(self, known: Survey, cut: Cut, footers: Footers, storage: Storage, *, is_remote: bool) -> None:
         self.survey = known
         self.fragments: Sequence[Fragment] = Fragments(known)
-        self._cut, self._footers, self._storage, self._is_local = cut, footers, storage, is_local
+        self._cut, self._footers, self._storage, self.is_remote = cut, footers, storage, is_remote
         self._times = RequestTimes()
 
     def file_of(self, i: int) -> Listed:
@@ -213,7 +214,7 @@ class RowReader:
         where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
         spans = column_chunks(footer, groups, leaves, info)
         watch = Stopwatch()
-        is_checked = version_reader(self._storage) is None if is_part else self._is_local
+        is_checked = version_reader(self._storage) is None if is_part else not self.is_remote
         if is_part and is_checked:
             check_unchanged(info, self._storage)
         reported = 0
@@ -253,7 +254,7 @@ class RowReader:
     def _ranges(self, info: ObjectInfo, chunks: Sequence[ByteRange], watch: Stopwatch, is_part: bool) -> Ranges:
         """Return the file with what is needed of it: fetched, to be read by and by where it is local, or streaming."""
         num_bytes = sum(stop - start for start, stop in chunks)
-        if self._is_local and (is_part or num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES)):
+        if not self.is_remote and (is_part or num_bytes >= min(_BY_AND_BY_BYTES * len(chunks), _MANY_BYTES)):
             return Ranges(info, self._storage, on_wait=watch.wait)
         if is_part:
             return StreamedRanges(
@@ -269,7 +270,7 @@ class RowReader:
         if whole is not None:
             ranges = Ranges(info, self._storage, [(ByteRange(0, info.size_bytes), whole)])
             ranges.num_bytes = 0  # fetched when the data set was opened
-        elif self._is_local:
+        elif not self.is_remote:
             spans = plan_ranges(chunks, size_bytes=info.size_bytes)
             parts = [(span, read_of(info, self._storage, span.start, span.stop - span.start)) for span in spans]
             ranges = Ranges(info, self._storage, parts)

@@ -186,10 +186,8 @@ class FsspecStorage:
         version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
         if about.get("chksum") is not None or about.get("CRC") is not None:  # 32 bits, or of the header alone
             version += f" {about.get('date_time') or about.get('mtime')}"
-        return ObjectInfo(url=self._url(path), size_bytes=int(about["size"] or 0), version=version)
-
-    def _url(self, path: str) -> str:
-        return path if has_scheme(path) else self._root_url + path
+        url = path if has_scheme(path) else self._root_url + path
+        return ObjectInfo(url=url, size_bytes=int(about["size"] or 0), version=version)
 
     def __repr__(self) -> str:
         return f"FsspecStorage({self._root_url!r})"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._native import best_fit as fit_into
+from stoker.arrow import numbers_in
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
@@ -61,15 +62,10 @@ def kept_index(path: Path) -> Index | None:
     if tables is None:
         return None
     numbers, *columns = tables
-    arrays = {one.column_names[0]: _mapped(one.column(0)) for one in columns}
+    arrays = {one.column_names[0]: numbers_in(one.column(0)) for one in columns}
     return Index(
         row_starts=arrays.pop("row_starts"), arrays=arrays, numbers=json.loads(numbers.schema.metadata[b"numbers"])
     )
-
-
-def _mapped(column: pa.ChunkedArray) -> Int64:
-    """Return a column of one chunk, or none, as an array."""
-    return column.chunk(0).to_numpy() if column.num_chunks else np.empty(0, np.int64)
 
 
 def open_index(
