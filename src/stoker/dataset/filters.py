@@ -174,15 +174,16 @@ def _parse_value(name: str, value: object) -> object:
 
 def _plain(value: object) -> object:
     """Return a value as Python has it, a time with nanoseconds as Arrow has it, and NaT as None."""
+    given: Any = value
     if isinstance(value, np.datetime64 | np.timedelta64):
         value = _time_of(value)
     elif isinstance(value, datetime) and value != value:  # NaT of pandas
         return None
     elif isinstance(value, datetime) and hasattr(value, "to_pydatetime"):  # of pandas, with nanoseconds
-        zone = None if value.tzinfo is None else "UTC"
-        value = pa.scalar(value.value, pa.timestamp("ns", zone)) if value.nanosecond else value.to_pydatetime()
+        kind = pa.timestamp("ns", None if value.tzinfo is None else "UTC")
+        value = pa.scalar(given.value, kind) if given.nanosecond else given.to_pydatetime()
     elif isinstance(value, timedelta) and hasattr(value, "to_pytimedelta"):
-        value = pa.scalar(value.value, pa.duration("ns")) if value.nanoseconds else value.to_pytimedelta()
+        value = pa.scalar(given.value, pa.duration("ns")) if given.nanoseconds else given.to_pytimedelta()
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, pa.Scalar):

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from stoker.arguments import integer
 from stoker.arrow import is_list
-from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.errors import FieldError
 from stoker.host.machine import num_cores
 
@@ -179,6 +179,6 @@ def _count_values(
         with lock:
             counts.update(found)
 
-    tell = None if on_progress is None else lambda num_done, num, _: on_progress(num_done, num)
+    tell: OnCount | None = None if on_progress is None else lambda num_done, num, _: on_progress(num_done, num)
     catalogue.read_every(types, count, num_threads=num_threads, on_progress=tell)
     return counts

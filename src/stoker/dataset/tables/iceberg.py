@@ -269,7 +269,8 @@ def _deleted_rows(tasks: Sequence[Any], storage: Storage, place: str, *, num_thr
     """Return the path of a data file -> rows that are deleted in it."""
     needed = {one.file_path: one for task in tasks for one in task.delete_files}
     found = map_each([*needed.values()], lambda one: _positions(one, storage, place), num_threads=num_threads)
-    read, deleted = dict(zip(needed, found, strict=True)), {}
+    read = dict(zip(needed, found, strict=True))
+    deleted = {}
     for task in tasks:
         path = task.file.file_path
         rows = [read[one.file_path][path] for one in task.delete_files if path in read[one.file_path]]
