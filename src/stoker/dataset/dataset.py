@@ -25,7 +25,7 @@ from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.footers import Footers
 from stoker.storage.clients import store_of
 from stoker.storage.failures import RetryingStorage, Wait
-from stoker.storage.storage import NO_VERSION, Storage
+from stoker.storage.storage import NO_VERSION
 from stoker.storage.urls import name_bytes, scheme_of
 from stoker.words import some_of
 
@@ -145,11 +145,17 @@ class _Opening:
 
     def __init__(self, dataset: Dataset, folder: Path | str | None, runs: RunRule | None, wait: Wait) -> None:
         self._dataset, self._runs, self._places = dataset, runs, dataset.places()
-        self._storage = _LazyStorage(dataset, wait)
+        # One look at the environment: the store that is asked is the one that what is kept is kept under.
+        environment = dict(os.environ)
+        url, options = str(dataset.named()[0]), dataset.storage_options or {}
+        self._store = {} if scheme_of(url) == "file" else store_of(url, options=options, environment=environment)
+        # Connecting to a store, or asking a catalogue, may take requests of its own: a kept catalogue does without.
+        self._located = located = functools.cache(dataset.located)
+        self._storage = RetryingStorage(lambda: located().find_storage(environment), wait=wait)
         # What is kept is found by the names of files: those with credentials in them, as presigned ones, are not kept.
         names = str(self._places)
         self._folder = None if folder is None or names != without_secrets(names) else Path(folder) / "source"
-        self._names: dict[str, object] = {"sources": self._places, "store": self._storage.leads_to}
+        self._names: dict[str, object] = {"sources": self._places, "store": self._store}
 
     def open(self, num_threads: int, on_count: OnCount | None, on_stage: Stages) -> Catalogue:
         """Return the opened data set; see `Dataset.open`."""
@@ -160,7 +166,7 @@ class _Opening:
         is_fixed = dataset.table is not None and dataset.table.is_exact
         if kept is not None and (kept.is_remote or is_fixed):
             return kept
-        is_local = kept is not None or self._storage.located.is_local
+        is_local = kept is not None or self._located().is_local
         num_threads = (
             min(num_threads, _LOCAL_THREADS_A_CORE * num_cores()) if is_local else num_threads * _REMOTE_FACTOR
         )
@@ -183,15 +189,14 @@ class _Opening:
 
     def _list(self, num_threads: int) -> tuple[LakeTable | None, list[Listed]]:
         """Return the files, and the table that they belong to, if it is one."""
-        storage = self._storage
         if self._dataset.table is None:
-            return None, list_sources(self._places, storage, is_local=self._dataset.is_local)
-        place = storage.located.places()[0].name
+            return None, list_sources(self._places, self._storage, is_local=self._dataset.is_local)
+        place = self._located().places()[0].name
         if self._dataset.table.kind == "delta":
             from stoker.dataset.tables.delta import open_delta as open_table
         else:
             from stoker.dataset.tables.iceberg import open_iceberg as open_table
-        return open_table(self._dataset.table, place, storage, num_threads=num_threads)
+        return open_table(self._dataset.table, place, self._storage, num_threads=num_threads)
 
     def _look_through(
         self, files: list[Listed], table: LakeTable | None, footers: Footers, num_threads: int, on_count: OnCount | None
@@ -222,8 +227,7 @@ class _Opening:
             dataset.table, dataset.refresh = pinned, False
         cut = dataset.cut(known.schema, known.partitions)
         footers = footers or self._footers(known.table)
-        storage = self._storage
-        return Catalogue(dataset, known, cut, footers, storage, store=storage.leads_to, kept_together=self._runs)
+        return Catalogue(dataset, known, cut, footers, self._storage, store=self._store, kept_together=self._runs)
 
     # ------------------------------------------------------------------ what is kept
 
@@ -261,27 +265,3 @@ class _Opening:
         }
         assert self._folder is not None
         return self._folder / f"catalogue-{fingerprint('catalogue', content)}.stoker"
-
-
-class _LazyStorage(RetryingStorage):
-    """The storage of a data set, made when it is first called: connecting, or asking a catalogue, may take requests.
-
-    Attributes:
-        leads_to: What tells its store from others, as JSON can write it.
-    """
-
-    def __init__(self, dataset: Dataset, wait: Wait) -> None:
-        self._dataset, self._wait = dataset, wait
-        # One look at the environment: the store that is asked is the one that what is kept is kept under.
-        self._environment = dict(os.environ)
-        url, options = str(dataset.named()[0]), dataset.storage_options or {}
-        is_file = scheme_of(url) == "file"
-        self.leads_to = {} if is_file else store_of(url, options=options, environment=self._environment)
-
-    @functools.cached_property
-    def located(self) -> Dataset:
-        return self._dataset.located()
-
-    @functools.cached_property
-    def inner(self) -> Storage:  # type: ignore[override]
-        return self.located.find_storage(self._environment)

@@ -228,11 +228,11 @@ class RetryingStorage(Around):
     """`inner`, with every failure as `SourceError`, after 4 tries where trying again may help.
 
     Args:
-        inner: Where the objects are.
+        inner: As for `Around`.
         wait: Waits between two tries, by the seconds it is given; if it returns True the failure is raised at once.
     """
 
-    def __init__(self, inner: Storage, *, wait: Wait = time.sleep) -> None:
+    def __init__(self, inner: Storage | Callable[[], Storage], *, wait: Wait = time.sleep) -> None:
         super().__init__(inner)
         self._wait = wait
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import stat as stat_modes
@@ -110,10 +111,19 @@ def read_of(info: ObjectInfo, storage: Storage, offset: int, num_bytes: int) -> 
 
 
 class Around:
-    """Another storage, with something done around each call: what is asked of it passes through `_ask`."""
+    """Another storage, with something done around each call: what is asked of it passes through `_ask`.
 
-    def __init__(self, inner: Storage) -> None:
-        self.inner = inner
+    Args:
+        inner: Where the objects are; or what makes it, called when it is first needed.
+    """
+
+    def __init__(self, inner: Storage | Callable[[], Storage]) -> None:
+        self._given = inner
+
+    @functools.cached_property
+    def inner(self) -> Storage:
+        """Where the objects are."""
+        return self._given if isinstance(self._given, Storage) else self._given()
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return what `inner` lists."""
