@@ -38,14 +38,6 @@ class Fragment:
         return printable(text if self.rows is None else f"{text} rows {self.rows[0]}-{self.rows[1] - 1}", is_line=True)
 
 
-class RowGroup(NamedTuple):
-    """What planning needs of one row group: rows, bytes once decoded, and whether any row may pass the filter."""
-
-    num_rows: int
-    size_bytes: int
-    is_needed: bool = True
-
-
 class FragmentRange(NamedTuple):
     """A fragment of a file: row groups [start, stop), and rows [row_start, row_stop) or (-1, -1) for all."""
 
@@ -57,7 +49,7 @@ class FragmentRange(NamedTuple):
 
 
 def plan_fragments(
-    row_groups: Sequence[RowGroup],
+    row_groups: Sequence[tuple[int, int]],
     *,
     chunk_bytes: int,
     is_cutting: Callable[[int], bool] = lambda _: False,
@@ -73,10 +65,11 @@ def plan_fragments(
         row groups   4 | 4 ┆ 4 | 4 ┆ 4 ┆ 30               ┆ cuts a run
         fragments    [4] [4 4] [4 4] [11] [9] [10]        joined up to whole runs; a huge one is split at a run
 
-    A row group that is not needed, or empty, costs nothing: it may lie inside a fragment but never begins or ends one.
+    A row group without rows, or none that are needed, costs nothing: it may lie inside a fragment but never begins or
+    ends one.
 
     Args:
-        row_groups: Row groups of the file.
+        row_groups: Rows that are needed of each row group of the file, and its bytes once decoded.
         chunk_bytes: Size of a chunk aimed at.
         is_cutting: Whether a run goes on across the beginning of this row group.
         begins_in: Rows of a row group at which runs begin, ascending.
@@ -92,51 +85,51 @@ def plan_fragments(
     def finish(num: int) -> None:
         nonlocal size_bytes, border
         if taken := growing[:num]:
-            rows = sum(row_groups[g].num_rows for g in taken)
-            pieces.append(FragmentRange(taken[0], taken[-1] + 1, -1, -1, rows))
-            size_bytes, border = size_bytes - sum(row_groups[g].size_bytes for g in taken), 0
+            num_rows, num_bytes = map(sum, zip(*(row_groups[g] for g in taken), strict=True))
+            pieces.append(FragmentRange(taken[0], taken[-1] + 1, -1, -1, num_rows))
+            size_bytes, border = size_bytes - num_bytes, 0
             del growing[:num]
 
-    for g, group in enumerate(row_groups):
-        if group.num_rows < 0:
-            raise ValueError(f"row group {g} claims {group.num_rows} rows")
-        if not group.is_needed or group.num_rows == 0:
+    for g, (num_rows, num_bytes) in enumerate(row_groups):
+        if num_rows < 0:
+            raise ValueError(f"row group {g} claims {num_rows} rows")
+        if num_rows == 0:
             continue
-        if group.size_bytes > _AT_MOST * chunk_bytes and group.num_rows > 1:
+        if num_bytes > _AT_MOST * chunk_bytes and num_rows > 1:
             finish(len(growing))
-            pieces += _parts(g, group, chunk_bytes, begins_in(g))
+            pieces += _parts(g, num_rows, num_bytes, chunk_bytes, begins_in(g))
             continue
         border = len(growing) if growing and not is_cutting(g) else border
-        while growing and size_bytes + group.size_bytes > chunk_bytes:
-            if not border and size_bytes + group.size_bytes <= _AT_MOST * chunk_bytes:
+        while growing and size_bytes + num_bytes > chunk_bytes:
+            if not border and size_bytes + num_bytes <= _AT_MOST * chunk_bytes:
                 break
             finish(border or len(growing))
         growing.append(g)
-        size_bytes += group.size_bytes
+        size_bytes += num_bytes
     finish(len(growing))
     return pieces
 
 
-def _parts(g: int, group: RowGroup, chunk_bytes: int, begins: Int64) -> list[FragmentRange]:
+def _parts(g: int, num_rows: int, num_bytes: int, chunk_bytes: int, begins: Int64) -> list[FragmentRange]:
     """Split a row group at the runs that begin nearest to equal parts; at equal parts where none is near.
 
     Near is what leaves a fragment of half a part to two parts: a run is cut only where it is longer than that.
     """
-    num_parts = min(-(-group.size_bytes // chunk_bytes), group.num_rows)
+    num_parts = min(-(-num_bytes // chunk_bytes), num_rows)
     if num_parts > _MAX_PARTS:
-        raise ValueError(f"row group {g} claims {group.num_rows:,} rows and {group.size_bytes:,} bytes")
-    part = -(-group.num_rows // num_parts)
+        raise ValueError(f"row group {g} claims {num_rows:,} rows and {num_bytes:,} bytes")
+    part = -(-num_rows // num_parts)
     borders = [0]
-    for ideal in range(part, group.num_rows, part):
+    for ideal in range(part, num_rows, part):
         least, most = borders[-1] + max(part // 2, 1), borders[-1] + _AT_MOST * part
         if ideal < least:  # the last one was cut late
             continue
         n = int(np.searchsorted(begins, ideal))
-        near = [int(row) for row in begins[max(n - 1, 0) : n + 1] if least <= row <= min(most, group.num_rows - 1)]
-        if not near and group.num_rows <= most and borders[-1] in begins:  # its last run, whole
+        near = [int(row) for row in begins[max(n - 1, 0) : n + 1] if least <= row <= min(most, num_rows - 1)]
+        if not near and num_rows <= most and borders[-1] in begins:  # its last run, whole
             break
         borders.append(min(near, key=lambda row: abs(row - ideal)) if near else ideal)
     return [
         FragmentRange(g, g + 1, start, stop, stop - start)
-        for start, stop in zip(borders, [*borders[1:], group.num_rows], strict=True)
+        for start, stop in zip(borders, [*borders[1:], num_rows], strict=True)
     ]

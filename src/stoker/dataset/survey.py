@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from stoker.arrow import array_of, numbers_in, strings_of
 from stoker.dataset.filters import surviving_row_groups
-from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
+from stoker.dataset.fragments import FragmentRange, plan_fragments
 from stoker.dataset.listing import Listed, partition_fields, partition_value
 from stoker.dataset.tables.table import LakeTable, check_files
 from stoker.errors import SourceError
@@ -162,7 +162,7 @@ def survivors(footer: Footer, file: Listed, cut: Cut, footers: Footers) -> froze
 
 
 def _cut_file(
-    file: Listed, cut: Cut, footers: Footers, plan: Callable[[Sequence[RowGroup]], list[FragmentRange]]
+    file: Listed, cut: Cut, footers: Footers, plan: Callable[[Sequence[tuple[int, int]]], list[FragmentRange]]
 ) -> list[FragmentRange]:
     """Return the fragments of one file.
 
@@ -176,9 +176,9 @@ def _cut_file(
     sizes = row_group_bytes(
         layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
     )
-    rows = numbers.groups["num_rows"].tolist()
+    rows = [num if g in needed or num < 0 else 0 for g, num in enumerate(numbers.groups["num_rows"].tolist())]
     try:
-        return plan([RowGroup(*group, g in needed) for g, group in enumerate(zip(rows, sizes.tolist(), strict=True))])
+        return plan(list(zip(rows, sizes.tolist(), strict=True)))
     except ValueError as error:
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
 
@@ -208,7 +208,7 @@ def survey(
     footers: Footers,
     *,
     num_threads: int,
-    plan: Callable[[int, Sequence[RowGroup]], list[FragmentRange]] | None = None,
+    plan: Callable[[int, Sequence[tuple[int, int]]], list[FragmentRange]] | None = None,
 ) -> Survey:
     """Cut every file into fragments; `num_samples` is `num_rows` still.
 

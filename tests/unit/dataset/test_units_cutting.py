@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.dataset.fragments import RowGroup, plan_fragments
+from stoker.dataset.fragments import plan_fragments
 
 
 def plan(sizes, cutting=(), begins=None, *, chunk_bytes=10):
-    groups = [RowGroup(num_rows=size, size_bytes=size) for size in sizes]
+    groups = [(size, size) for size in sizes]
     return [
         (piece.start, piece.stop, piece.row_start, piece.row_stop)
         for piece in plan_fragments(

@@ -17,7 +17,7 @@ from stoker.arrow import numbers_in
 from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
-from stoker.dataset.fragments import FragmentRange, RowGroup, plan_fragments
+from stoker.dataset.fragments import FragmentRange, plan_fragments
 from stoker.dataset.runs import RunRule, Runs, comparable
 from stoker.dataset.survey import Cut, Survey, survey
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
@@ -403,7 +403,7 @@ def cut_between_runs(catalogue: Catalogue, runs: Runs, cut: Cut, footers: Footer
         begins = runs.begins[low:high] if runs.passing is None else runs.passing[runs.begins[low:high]]
         return np.asarray(begins - borders[0])
 
-    def plan(file: int, groups: Sequence[RowGroup]) -> list[FragmentRange]:
+    def plan(file: int, groups: Sequence[tuple[int, int]]) -> list[FragmentRange]:
         is_here, begins = partial(is_cutting, file), partial(begins_in, file)
         return plan_fragments(groups, chunk_bytes=cut.chunk_bytes, is_cutting=is_here, begins_in=begins)
 
