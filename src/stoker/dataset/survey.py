@@ -217,15 +217,16 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
+    nulls = np.zeros((len(files), len(cut.stored)), np.int64)
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
-    def look(i: int) -> tuple[list[FragmentRange], list[int]]:
+    def look(i: int) -> list[FragmentRange]:
         is_picked = cut.expression is not None or bool(files[i].deleted)
-        pieces = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
-        return pieces, _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
+        nulls[i] = _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
+        return _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
 
-    looked = map_each(range(len(files)), look, num_threads=num_threads)
-    fragments = np.array([(i, *piece) for i, (pieces, _) in enumerate(looked) for piece in pieces], _FRAGMENT)
+    pieces = map_each(range(len(files)), look, num_threads=num_threads)
+    fragments = np.array([(i, *piece) for i, some in enumerate(pieces) for piece in some], _FRAGMENT)
     return Survey(
         files=tuple(files),
         footers=tuple(footers.get(file.info).digest for file in files),
@@ -233,7 +234,7 @@ def survey(
         partitions=cut.partitions,
         fragments=fragments,
         num_samples=fragments["num_rows"].copy(),
-        nulls=np.array([nulls for _, nulls in looked], np.int64).reshape(len(files), len(cut.stored)),
+        nulls=nulls,
     )
 
 
