@@ -221,9 +221,10 @@ def survey(
     by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
 
     def look(i: int) -> list[FragmentRange]:
+        pieces = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
         is_picked = cut.expression is not None or bool(files[i].deleted)
         nulls[i] = _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
-        return _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
+        return pieces
 
     pieces = map_each(range(len(files)), look, num_threads=num_threads)
     fragments = np.array([(i, *piece) for i, some in enumerate(pieces) for piece in some], _FRAGMENT)

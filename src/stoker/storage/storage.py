@@ -123,7 +123,7 @@ class Around:
     @functools.cached_property
     def inner(self) -> Storage:
         """Where the objects are."""
-        return self._given if isinstance(self._given, Storage) else self._given()
+        return self._given() if callable(self._given) else self._given
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return what `inner` lists."""
