@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from stoker.dataset.description import Description
 from stoker.dataset.filters import passes
-from stoker.dataset.rows import RowReader, Want
+from stoker.dataset.rows import RowReader
 from stoker.dataset.runs import RunRule, Runs
-from stoker.dataset.survey import Cut, Survey, check_types
+from stoker.dataset.survey import Selection, Survey, check_types
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
@@ -68,7 +68,7 @@ class Catalogue(RowReader):
         self,
         dataset: Description,
         known: Survey,
-        cut: Cut,
+        chosen: Selection,
         footers: Footers,
         storage: Storage,
         *,
@@ -76,7 +76,7 @@ class Catalogue(RowReader):
         kept_together: RunRule | None = None,
     ) -> None:
         is_remote = dataset.storage is not None or scheme_of(known.files[0].info.url) != "file"
-        super().__init__(known, cut, footers, storage, is_remote=is_remote)
+        super().__init__(known, chosen, footers, storage, is_remote=is_remote)
         self.dataset, self._store = dataset, store
         self.num_builders: int | None = None
         self.runs: Runs | None = None
@@ -85,12 +85,13 @@ class Catalogue(RowReader):
         self.files: tuple[ObjectInfo, ...] = tuple(file.info for file in known.files)
         self.file_bytes = sum(info.size_bytes for info in self.files)
         self.file_of_chunk: Int64 = known.fragments["file"].copy()
-        self.schema = cut.columns
+        self.schema = chosen.columns
         self.num_rows: Int64 = known.fragments["num_rows"].copy()
         self.num_samples = known.num_samples
-        self.null_counts: Mapping[str, Int64] = dict(zip(cut.stored, known.nulls.T, strict=True))
+        self.null_counts: Mapping[str, Int64] = dict(zip(chosen.stored, known.nulls.T, strict=True))
         # Whether the filter asks for what paths say alone: then a file's rows pass all, or none.
-        self._is_by_path = {*cut.filter_columns.names} <= {*cut.partitions.names} and len(cut.filter_columns) > 0
+        asked = {*chosen.filter_columns.names}
+        self._is_by_path = bool(asked) and asked <= {*chosen.partitions.names}
         self._keys: dict[int, str] = {}
         # Where it is some of another catalogue's: these, and how often each was there before.
         self._sample: tuple[Int64, Int64] | None = None
@@ -128,7 +129,7 @@ class Catalogue(RowReader):
         once = np.array([i for unit in units for i in unit], np.int64)
         numbers, again = np.tile(once, num_times), np.repeat(np.arange(num_times) * is_new, len(once))
         known = replace(self.survey, fragments=self.survey.fragments[numbers], num_samples=self.num_samples[numbers])
-        made_of = (self.dataset, known, self._cut, self._footers, self._storage)
+        made_of = (self.dataset, known, self._chosen, self._footers, self._storage)
         other = Catalogue(*made_of, store=self._store, kept_together=self.kept_together)
         other._times, other.num_builders, other._sample = self._times, num_builders, (numbers, again)
         other.file_bytes = self.file_bytes * len(other) // max(1, len(self))
@@ -137,7 +138,7 @@ class Catalogue(RowReader):
     @cached_property
     def _recipe(self) -> str:
         """Everything but the source itself that decides what chunk comes from a fragment."""
-        table, names = self.survey.table, [*self.schema.names, *self._cut.filter_columns.names]
+        table, names = self.survey.table, [*self.schema.names, *self._chosen.filter_columns.names]
         return fingerprint(
             "recipe",
             {
@@ -237,8 +238,8 @@ class Catalogue(RowReader):
             SourceError: The rows cannot be fetched or decoded.
             SourceChangedError: The file is no longer the one that was listed.
         """
-        want = self._want._replace(coded=frozenset(coded).difference(self._cut.filter_columns.names))
-        for j, table in self.read_stored(i, want, on_stage, on_fetched, share_out):
+        coded = frozenset(coded).difference(self._chosen.filter_columns.names)
+        for j, table in self.read_stored(i, self._chosen, on_stage, on_fetched, coded, share_out):
             start = time.perf_counter_ns()
             picked = self._picked(j, table)
             if picked is not None:
@@ -254,11 +255,6 @@ class Catalogue(RowReader):
                 on_stage("decode", start, time.perf_counter_ns(), 0)
             yield j, table
             del table
-
-    @cached_property
-    def _want(self) -> Want:
-        """What is read of a fragment: nothing of it is needed where every chunk is there."""
-        return self.want(self.schema, beside=self._cut.filter_columns)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -312,13 +308,13 @@ class Catalogue(RowReader):
         Raises:
             SourceError: They cannot be read.
         """
-        want = self.want(columns, beside=self._cut.filter_columns)
+        chosen = replace(self._chosen, columns=columns)
         mutex = threading.Lock()
         num_done = num_rows = 0
 
         def work(i: int) -> None:
             nonlocal num_done, num_rows
-            for j, table in self.read_stored(i, want, NO_STAGES):
+            for j, table in self.read_stored(i, chosen):
                 picked, rows = self._picked(j, table), None
                 if picked is not None:
                     rows = np.flatnonzero(picked.to_numpy())
@@ -335,7 +331,7 @@ class Catalogue(RowReader):
     @property
     def passes_all(self) -> bool:
         """Whether every row of every file is delivered: no filter, and none is deleted."""
-        return self._cut.expression is None and not any(file.deleted for file in self.listed)
+        return self._chosen.expression is None and not any(file.deleted for file in self.listed)
 
     def source_rows(self, i: int, rows: Int64) -> tuple[Int64, Int64]:
         """Return row group, and row there, of rows of fragment i, counted before the filter. Shape [B] each."""
@@ -370,10 +366,10 @@ class Catalogue(RowReader):
     def _picked(self, i: int, table: pa.Table) -> pa.ChunkedArray | None:
         """Return which rows of fragment i are delivered; None where all are."""
         deleted, picked = self.deleted(i), None
-        if self._cut.expression is not None and self._is_by_path:
+        if self._chosen.expression is not None and self._is_by_path:
             passes_all = pc.all(self._mask(table.slice(0, 1))).as_py()
             picked = None if passes_all else pa.chunked_array([np.zeros(table.num_rows, np.bool_)])
-        elif self._cut.expression is not None:
+        elif self._chosen.expression is not None:
             picked = self._mask(table)
         if len(deleted):
             is_kept = np.ones(table.num_rows, np.bool_)
@@ -384,9 +380,9 @@ class Catalogue(RowReader):
 
     def _mask(self, table: pa.Table) -> pa.ChunkedArray:
         """Return which rows pass; a filter may name members of structs by their dotted names too."""
-        names = self._cut.filter_columns.names
+        names = self._chosen.filter_columns.names
         every = table if {*names} <= {*table.column_names} else flatten(table)
         columns = [(table if name in table.column_names else every).column(name) for name in names]
         with decoding("", where="the filter"):
-            mask = passes(pa.Table.from_arrays(columns, names=names), self._cut.expression)
+            mask = passes(pa.Table.from_arrays(columns, names=names), self._chosen.expression)
         return pc.fill_null(mask, False)

@@ -202,15 +202,15 @@ class _Opening:
         self, files: list[Listed], table: LakeTable | None, footers: Footers, num_threads: int, on_count: OnCount | None
     ) -> Catalogue:
         schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
-        cut = self._dataset.cut(schema, partitions)
+        chosen = self._dataset.select(schema, partitions)
         if table is None:
-            check_types(files, footers, cut.names)
-        known = dataclasses.replace(survey(files, schema, cut, footers, num_threads=num_threads), table=table)
+            check_types(files, footers, chosen.names)
+        known = dataclasses.replace(survey(files, chosen, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, footers)
         catalogue.check_doubts(num_threads=num_threads)
         if self._runs is not None:  # counts what passes the filter, too
             found = find_runs(catalogue, self._runs, num_threads=num_threads, on_progress=on_count)
-            known = cut_between_runs(catalogue, found, cut, footers, num_threads=num_threads)
+            known = cut_between_runs(catalogue, found, chosen, footers, num_threads=num_threads)
             catalogue = self._catalogue(known, footers)
             catalogue.runs = found
         elif not catalogue.passes_all:
@@ -225,9 +225,9 @@ class _Opening:
             pinned = known.table.pinned(dataset.table)
             dataset = copy.copy(dataset)
             dataset.table, dataset.refresh = pinned, False
-        cut = dataset.cut(known.schema, known.partitions)
+        chosen = dataset.select(known.schema, known.partitions)
         footers = footers or self._footers(known.table)
-        return Catalogue(dataset, known, cut, footers, self._storage, store=self._store, kept_together=self._runs)
+        return Catalogue(dataset, known, chosen, footers, self._storage, store=self._store, kept_together=self._runs)
 
     # ------------------------------------------------------------------ what is kept
 

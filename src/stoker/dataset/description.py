@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from stoker.arguments import check_function, flag, names
 from stoker.dataset.filters import needed_columns, parse_filter
-from stoker.dataset.survey import Cut
+from stoker.dataset.survey import Selection
 from stoker.dataset.tables.table import table_source
 from stoker.errors import without_secrets
 from stoker.fields.spec import Field, parse_size
@@ -130,8 +130,8 @@ class Description:
             **({"deduplicate": self.deduplicate} if self.deduplicate else {}),
         }
 
-    def cut(self, schema: pa.Schema, partitions: pa.Schema) -> Cut:
-        """Return how files are cut into fragments, and which columns and rows are read.
+    def select(self, schema: pa.Schema, partitions: pa.Schema) -> Selection:
+        """Return which columns and rows are read of files with a common schema, and partition columns.
 
         Raises:
             FieldError: A column is not there.
@@ -143,8 +143,9 @@ class Description:
         dotted = [pa.field(name, kind) for name, kind in flat_fields(schema) if name not in tops]
         known, chosen = pa.schema([*schema, *partitions, *dotted]), self.filter
         expression = None if chosen is None else chosen.bind(known)
-        return Cut(
+        return Selection(
             columns=columns,
+            schema=schema,
             partitions=partitions,
             chunk_bytes=self.chunk_bytes,
             filter_schema=known,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property, reduce
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from stoker.dataset.filters import steps, surviving_row_groups
 from stoker.dataset.fragments import Fragment
 from stoker.dataset.listing import Listed, partition_value
-from stoker.dataset.survey import Cut, Survey, survivors
+from stoker.dataset.survey import Selection, Survey, survivors
 from stoker.errors import SourceCorruptError
 from stoker.fields.offsets import Int64
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import RowGroups, ShareOut, column_chunks, one_by_one
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.pages import MOST_DECODED_BYTES
-from stoker.parquet.schema import Layout, Sizes, align, flat_fields, restrict
+from stoker.parquet.schema import Layout, align, flat_fields
 from stoker.parquet.unify import limits, surely_fits
 from stoker.storage.each import map_each
 from stoker.storage.fetch import (
@@ -44,24 +44,6 @@ _STREAM_THREADS = 8
 # many that they are read by batches (`pages.NativeColumns`): 60,000 rows of 2,000 columns 0.84 -> 0.55 s.
 _BY_AND_BY_BYTES = 64 * 1024
 _MANY_BYTES = 16 << 20
-
-
-class Want(NamedTuple):
-    """What one pass over fragments reads.
-
-    Attributes:
-        read: Columns it reads, structs as structs, without partition columns.
-        names: Dotted names of what it reads.
-        partitions: Partition columns that it needs.
-        sizes: How large rows of what it reads are.
-        coded: Columns of strings that it takes as Arrow's dictionary, too, where they are stored so.
-    """
-
-    read: pa.Schema
-    names: tuple[str, ...]
-    partitions: pa.Schema
-    sizes: Sizes
-    coded: frozenset[str] = frozenset()
 
 
 class Stopwatch(threading.local):
@@ -124,10 +106,12 @@ class RowReader:
         is_remote: Whether reading waits for a network rather than for a core.
     """
 
-    def __init__(self, known: Survey, cut: Cut, footers: Footers, storage: Storage, *, is_remote: bool) -> None:
+    def __init__(
+        self, known: Survey, chosen: Selection, footers: Footers, storage: Storage, *, is_remote: bool
+    ) -> None:
         self.survey = known
         self.fragments: Sequence[Fragment] = Fragments(known)
-        self._cut, self._footers, self._storage, self.is_remote = cut, footers, storage, is_remote
+        self._chosen, self._footers, self._storage, self.is_remote = chosen, footers, storage, is_remote
         self._times = RequestTimes()
 
     def file_of(self, i: int) -> Listed:
@@ -148,35 +132,28 @@ class RowReader:
         n = int(np.searchsorted(self._units, i, side="right"))
         return range(*self._units[n - 1 : n + 1].tolist())
 
-    def want(self, columns: pa.Schema, *, beside: pa.Schema) -> Want:
-        """Return what must be read for `columns`, and for those `beside` them that are needed and not given."""
-        every = {*columns.names, *(name for name, _ in flat_fields(beside))}
-        partitions = pa.schema([field for field in self.survey.partitions if field.name in every])
-        names = tuple(sorted(every - set(partitions.names)))
-        read = restrict(self.survey.schema, names)
-        return Want(read=read, names=names, partitions=partitions, sizes=Sizes(read))
-
     def read_stored(
         self,
         i: int,
-        want: Want,
-        on_stage: Stages,
+        chosen: Selection,
+        on_stage: Stages = NO_STAGES,
         on_fetched: Callable[[], object] | None = None,
+        coded: Collection[str] = (),
         share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, before the filter, structs as structs.
 
         Arguments and errors as for `Catalogue.read`.
         """
-        file, footer = self.file_of(i), self._footers.get(self.file_of(i).info)
-        leaves = footer.layout.leaves(want.names)
+        file = self.file_of(i)
+        leaves = self._footers.get(file.info).layout.leaves(chosen.names)
         if not leaves:
             for j in self.unit(i):
                 # One column that nobody asks for: Arrow's tables without columns have no rows.
                 table = pa.table({"": pa.nulls(int(self.survey.fragments["num_rows"][j]))})
-                yield j, self._finished(table, file, want, where=str(self.fragments[j]))
+                yield j, self._finished(table, file, chosen, coded, where=str(self.fragments[j]))
             return
-        parts = self._decoded(i, file, footer, leaves, want, on_stage, on_fetched, share_out)
+        parts = self._decoded(i, leaves, chosen, on_stage, on_fetched, coded, share_out)
         if self.fragments[i].rows is not None:
             yield from parts
         else:  # exhausted first, so that the file's bytes are let go
@@ -189,19 +166,18 @@ class RowReader:
             return np.array([start]), np.array([max(row_start, 0)]), np.array([num_rows])
         file = self.file_of(i)
         footer = self._footers.get(file.info)
-        needed = survivors(footer, file, self._cut, self._footers)
+        needed = survivors(footer, file, self._chosen, self._footers)
         groups = np.array([g for g in range(start, stop) if g in needed], np.int64)
         return groups, np.zeros_like(groups), footer.numbers.groups["num_rows"][groups]
 
     def _decoded(
         self,
         i: int,
-        file: Listed,
-        footer: Footer,
         leaves: Sequence[int],
-        want: Want,
+        chosen: Selection,
         on_stage: Stages,
         on_fetched: Callable[[], object] | None,
+        coded: Collection[str],
         share_out: ShareOut,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield the fragments that are read in one go with i: a whole one, or the parts of a huge row group.
@@ -209,7 +185,8 @@ class RowReader:
         What was read is from the version that was listed, or it is not handed over; and where it could not be decoded,
         another version is the reason to tell. Where each read proves it, nothing is looked up again.
         """
-        unit, info, is_part = self.unit(i), file.info, self.fragments[i].rows is not None
+        unit, file, is_part = self.unit(i), self.file_of(i), self.fragments[i].rows is not None
+        info, footer = file.info, self._footers.get(file.info)
         groups = self.group_rows(i)[0].tolist()
         where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
         spans = column_chunks(footer, groups, leaves, info)
@@ -229,8 +206,8 @@ class RowReader:
                 numbers=groups,
                 spans=spans,
                 part_rows=self.survey.fragments["num_rows"][unit.start : unit.stop].tolist(),
-                coded=footer.layout.stored_names(want.coded),
-                most_bytes=max(MOST_DECODED_BYTES, 8 * self._cut.chunk_bytes),
+                coded=footer.layout.stored_names(coded),
+                most_bytes=max(MOST_DECODED_BYTES, 8 * self._chosen.chunk_bytes),
                 where=where,
                 url=info.url,
             )
@@ -245,8 +222,8 @@ class RowReader:
                         check_unchanged(info, self._storage)
                 if table is None:
                     raise SourceCorruptError(f"{where} ends before its last part", url=info.url)
-                table = self._finished(footer.layout.named(table), file, want, where=str(self.fragments[j]))
-                watch.stop(on_stage, fetched_bytes=ranges.num_bytes - reported, decoded_bytes=want.sizes.of(table))
+                table = self._finished(footer.layout.named(table), file, chosen, coded, where=str(self.fragments[j]))
+                watch.stop(on_stage, fetched_bytes=ranges.num_bytes - reported, decoded_bytes=chosen.sizes.of(table))
                 reported = ranges.num_bytes
                 yield j, table
                 del table
@@ -261,7 +238,7 @@ class RowReader:
                 info,
                 self._storage,
                 chunks,
-                window_bytes=self._cut.chunk_bytes,
+                window_bytes=self._chosen.chunk_bytes,
                 num_threads=_STREAM_THREADS,
                 on_wait=watch.wait,
             )
@@ -285,12 +262,14 @@ class RowReader:
         watch.wait(start, time.perf_counter_ns())
         return ranges
 
-    def _finished(self, table: pa.Table, file: Listed, want: Want, *, where: str) -> pa.Table:
+    def _finished(
+        self, table: pa.Table, file: Listed, chosen: Selection, coded: Collection[str], *, where: str
+    ) -> pa.Table:
         """Return `table` with the columns all files share and those of its partition."""
         num_rows = table.num_rows
-        if len(want.read):
-            table = align(table, _as_coded(want, table.schema), where=where)
-        for field in want.partitions:
+        if len(chosen.read):
+            table = align(table, _as_coded(chosen.read, coded, table.schema), where=where)
+        for field in chosen.told:
             value = partition_value(file, field)
             column = pa.nulls(num_rows, field.type) if not value.is_valid else pa.repeat(value, num_rows)
             table = table.append_column(field, column)
@@ -317,7 +296,7 @@ class RowReader:
         for f, file in enumerate(known.files):
             footer = self._footers.get(file.info)
             if footer.layout not in by_layout:
-                by_layout[footer.layout] = _doubtful(footer.layout, shared, self._cut.names)
+                by_layout[footer.layout] = _doubtful(footer.layout, shared, self._chosen.names)
             if doubtful := by_layout[footer.layout]:
                 in_doubt = _groups_in_doubt(footer, doubtful, self._footers.bytes_of(file.info))
                 schema = pa.schema([(name, kind) for name, (_, kind) in doubtful.items()])
@@ -326,7 +305,8 @@ class RowReader:
                         units[self.unit(i)[0]] = schema
 
         def read(first: int) -> None:
-            for _ in self.read_stored(first, self.want(units[first], beside=pa.schema([])), NO_STAGES):
+            alone = replace(self._chosen, columns=units[first], filter_columns=pa.schema([]))
+            for _ in self.read_stored(first, alone):
                 pass
 
         map_each([*units], read, num_threads=num_threads)
@@ -353,10 +333,9 @@ def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: Stages) -> ShareOut:
     return noting
 
 
-def _as_coded(want: Want, schema: pa.Schema) -> pa.Schema:
+def _as_coded(read: pa.Schema, coded: Collection[str], schema: pa.Schema) -> pa.Schema:
     """Return the columns that are read, as dictionaries where they came so and are wanted so."""
-    read = want.read
-    for name in want.coded:
+    for name in coded:
         i, there = read.get_field_index(name), schema.get_field_index(name)
         if i < 0 or there < 0:
             continue

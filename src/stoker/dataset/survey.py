@@ -28,7 +28,7 @@ from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
 from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
-from stoker.parquet.schema import Layout, flat_fields
+from stoker.parquet.schema import Layout, Sizes, flat_fields, restrict
 from stoker.parquet.unify import unify, unify_loosely
 from stoker.storage.each import map_each
 from stoker.storage.files import keep_tables, kept_tables
@@ -59,7 +59,7 @@ class Survey:
         partitions: Partition columns.
         fragments: Records of `file`, `start`, `stop`, `row_start`, `row_stop`, `num_rows`. Shape [K].
         num_samples: Rows that pass the filter. Shape [K].
-        nulls: Nulls of each column of `Cut.stored` in each file, -1 where that is not known. Shape [F, C].
+        nulls: Nulls of each column of `Selection.stored` in each file, -1 where that is not known. Shape [F, C].
         table: The table that the files belong to, or None.
     """
 
@@ -110,11 +110,12 @@ def check_types(files: Sequence[Listed], footers: Footers, names: Collection[str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """How files are cut into fragments, and what of them is read.
+class Selection:
+    """Which columns and rows of the files are read, and how large chunks are.
 
     Attributes:
         columns: The columns the transform sees, partition columns included.
+        schema: Columns that the files share, structs as structs, without partition columns.
         partitions: Partition columns.
         chunk_bytes: Size of a chunk aimed at.
         filter_schema: What the filter may name.
@@ -124,6 +125,7 @@ class Cut:
     """
 
     columns: pa.Schema
+    schema: pa.Schema
     partitions: pa.Schema
     chunk_bytes: int
     filter_schema: pa.Schema
@@ -142,27 +144,43 @@ class Cut:
         filtered = [name for name, _ in flat_fields(self.filter_columns) if name not in self.partitions.names]
         return [*self.stored, *filtered]
 
+    @cached_property
+    def read(self) -> pa.Schema:
+        """The part of `schema` with these names."""
+        return restrict(self.schema, self.names)
 
-def survivors(footer: Footer, file: Listed, cut: Cut, footers: Footers) -> frozenset[int]:
+    @cached_property
+    def told(self) -> list[pa.Field]:
+        """The partition columns that are needed, whose values paths or the log tell."""
+        needed = {*self.columns.names, *self.filter_columns.names}
+        return [field for field in self.partitions if field.name in needed]
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """How large rows of what is read are."""
+        return Sizes(self.read)
+
+
+def survivors(footer: Footer, file: Listed, chosen: Selection, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
     groups = frozenset(range(len(footer.numbers.groups)))
-    if cut.prunable is None or footer.layout.members is not None:  # the filter's names are not the footer's
+    if chosen.prunable is None or footer.layout.members is not None:  # the filter's names are not the footer's
         return groups
     if file.partition not in footer.survivors:
-        values = [(pc.field(field.name), partition_value(file, field)) for field in cut.partitions]
+        values = [(pc.field(field.name), partition_value(file, field)) for field in chosen.partitions]
         by_path = [field == value if value.is_valid else field.is_null() for field, value in values]
         footer.survivors[file.partition] = surviving_row_groups(
             footers.bytes_of(file.info),
             len(groups),
-            expression=cut.prunable,
-            schema=cut.filter_schema,
+            expression=chosen.prunable,
+            schema=chosen.filter_schema,
             partition=reduce(and_, by_path) if by_path else None,
         )
     return footer.survivors[file.partition]
 
 
 def _cut_file(
-    file: Listed, cut: Cut, footers: Footers, plan: Callable[[Sequence[tuple[int, int]]], list[FragmentRange]]
+    file: Listed, chosen: Selection, footers: Footers, plan: Callable[[Sequence[tuple[int, int]]], list[FragmentRange]]
 ) -> list[FragmentRange]:
     """Return the fragments of one file.
 
@@ -171,10 +189,10 @@ def _cut_file(
     """
     footer = footers.get(file.info)
     layout, numbers, url = footer.layout, footer.numbers, file.info.url
-    needed = survivors(footer, file, cut, footers)
+    needed = survivors(footer, file, chosen, footers)
     read = partial(footers.read, file.info)  # where the footer does not tell how large rows are
     sizes = row_group_bytes(
-        layout, numbers, layout.leaves(cut.names), sorted(needed), most_bytes=cut.chunk_bytes, read=read
+        layout, numbers, layout.leaves(chosen.names), sorted(needed), most_bytes=chosen.chunk_bytes, read=read
     )
     rows = [num if g in needed or num < 0 else 0 for g, num in enumerate(numbers.groups["num_rows"].tolist())]
     try:
@@ -183,7 +201,7 @@ def _cut_file(
         raise SourceError(f"the footer of {url} is corrupt: {error}", url=url) from error
 
 
-def _nulls(footer: Footer, cut: Cut, *, is_picked: bool) -> list[int]:
+def _nulls(footer: Footer, chosen: Selection, *, is_picked: bool) -> list[int]:
     """Return the nulls of each stored column in a file, as far as its statistics say."""
     layout, counts = footer.layout, footer.numbers.chunks["null_count"]
     may_be_null = layout.max_definition_levels > 0
@@ -197,14 +215,13 @@ def _nulls(footer: Footer, cut: Cut, *, is_picked: bool) -> list[int]:
     lacking = _NOT_TOLD if is_picked else int(footer.numbers.groups["num_rows"].sum())
     return [
         lacking if not own else known[own[0]] if len(own) == 1 else -any(known[leaf] for leaf in own)
-        for own in map(layout.leaves_of, cut.stored)
+        for own in map(layout.leaves_of, chosen.stored)
     ]
 
 
 def survey(
     files: Sequence[Listed],
-    schema: pa.Schema,
-    cut: Cut,
+    chosen: Selection,
     footers: Footers,
     *,
     num_threads: int,
@@ -217,13 +234,13 @@ def survey(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    nulls = np.zeros((len(files), len(cut.stored)), np.int64)
-    by_size = partial(plan_fragments, chunk_bytes=cut.chunk_bytes)
+    nulls = np.zeros((len(files), len(chosen.stored)), np.int64)
+    by_size = partial(plan_fragments, chunk_bytes=chosen.chunk_bytes)
 
     def look(i: int) -> list[FragmentRange]:
-        pieces = _cut_file(files[i], cut, footers, by_size if plan is None else partial(plan, i))
-        is_picked = cut.expression is not None or bool(files[i].deleted)
-        nulls[i] = _nulls(footers.get(files[i].info), cut, is_picked=is_picked)
+        pieces = _cut_file(files[i], chosen, footers, by_size if plan is None else partial(plan, i))
+        is_picked = chosen.expression is not None or bool(files[i].deleted)
+        nulls[i] = _nulls(footers.get(files[i].info), chosen, is_picked=is_picked)
         return pieces
 
     pieces = map_each(range(len(files)), look, num_threads=num_threads)
@@ -231,8 +248,8 @@ def survey(
     return Survey(
         files=tuple(files),
         footers=tuple(footers.get(file.info).digest for file in files),
-        schema=schema,
-        partitions=cut.partitions,
+        schema=chosen.schema,
+        partitions=chosen.partitions,
         fragments=fragments,
         num_samples=fragments["num_rows"].copy(),
         nulls=nulls,

@@ -19,7 +19,7 @@ from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.fragments import FragmentRange, plan_fragments
 from stoker.dataset.runs import RunRule, Runs, comparable
-from stoker.dataset.survey import Cut, Survey, survey
+from stoker.dataset.survey import Selection, Survey, survey
 from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weighted
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
@@ -382,7 +382,9 @@ def _group_starts(catalogue: Catalogue) -> list[Int64]:
     return found
 
 
-def cut_between_runs(catalogue: Catalogue, runs: Runs, cut: Cut, footers: Footers, *, num_threads: int) -> Survey:
+def cut_between_runs(
+    catalogue: Catalogue, runs: Runs, chosen: Selection, footers: Footers, *, num_threads: int
+) -> Survey:
     """Return the survey of the same files with fragments cut between runs.
 
     Raises:
@@ -405,10 +407,10 @@ def cut_between_runs(catalogue: Catalogue, runs: Runs, cut: Cut, footers: Footer
 
     def plan(file: int, groups: Sequence[tuple[int, int]]) -> list[FragmentRange]:
         is_here, begins = partial(is_cutting, file), partial(begins_in, file)
-        return plan_fragments(groups, chunk_bytes=cut.chunk_bytes, is_cutting=is_here, begins_in=begins)
+        return plan_fragments(groups, chunk_bytes=chosen.chunk_bytes, is_cutting=is_here, begins_in=begins)
 
     known = catalogue.survey
-    found = survey(known.files, known.schema, cut, footers, num_threads=num_threads, plan=plan)
+    found = survey(known.files, chosen, footers, num_threads=num_threads, plan=plan)
     some = found.fragments
     first_of_file = np.cumsum([0, *map(len, starts)])[some["file"]]
     group_starts = np.concatenate([np.empty(0, np.int64), *starts])
