@@ -30,7 +30,7 @@ from stoker.fields.spec import Spec
 from stoker.host.forks import this_process
 from stoker.storage.failures import RetryingStorage, WrongArgumentError, within
 from stoker.storage.find_storage import storage_for
-from stoker.storage.storage import BytesLike, WritableStorage
+from stoker.storage.storage import BytesLike, Storage
 from stoker.storage.urls import local_folder, local_path, scheme_of, split_query
 
 # Bytes of one request. The first has the header, however large.
@@ -95,7 +95,7 @@ class Mirror:
         url: str | Path,
         *,
         options: Mapping[str, Any] | None = None,
-        storage: WritableStorage | None = None,
+        storage: Storage | None = None,
         answer_s: float = _ANSWER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -285,7 +285,7 @@ class Mirror:
             _log.warning("the mirror %s %s (%s): %s", self.url, kind, error, then)
 
 
-def _tried_once(storage: WritableStorage) -> RetryingStorage:
+def _tried_once(storage: Storage) -> RetryingStorage:
     """Return a storage that raises a failure and does not try again: the source can be read instead."""
     return RetryingStorage(storage, wait=lambda _: True)
 

@@ -13,7 +13,7 @@ from stoker.errors import SourceError
 from stoker.storage.clients import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_TIMEOUT_S, checked_options
 from stoker.storage.failures import WrongArgumentError, within
 from stoker.storage.object_store import ObjectStorage
-from stoker.storage.storage import NO_VERSION, BytesLike, LocalStorage, ObjectInfo, WritableStorage
+from stoker.storage.storage import NO_VERSION, BytesLike, LocalStorage, ObjectInfo, Storage
 from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, split_query, without_chain
 
 # These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of
@@ -26,7 +26,7 @@ _MOST_PAGE_BYTES, _MOST_WORDS_BYTES = 32 << 20, 1 << 20
 
 def storage_for(
     url: str, *, storage_options: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
-) -> WritableStorage:
+) -> Storage:
     """Return the storage that opens `url`.
 
     Args:

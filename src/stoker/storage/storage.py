@@ -63,9 +63,10 @@ class Storage(Protocol):
     """Where objects come from. Every method is called from several threads at once.
 
     An implementation may raise what it likes: `OSError` and its kin are tried again and reach the user as a
-    `SourceError`. It may have a fourth method, `read_version(info, offset, num_bytes)`: read, or raise
-    `SourceChangedError` where the bytes are not of the object that `info` describes. Where there is none, an object is
-    looked up again after it was read.
+    `SourceError`. It may have two more methods. `read_version(info, offset, num_bytes)`: read, or raise
+    `SourceChangedError` where the bytes are not of the object that `info` describes; where there is none, an object is
+    looked up again after it was read. And `write(url, data)`, which a mirror needs, and all of ours have: make an object
+    in place of what has its name, so that nobody ever sees a part of it.
     """
 
     def list(self, url: str) -> list[ObjectInfo]:
@@ -83,14 +84,6 @@ class Storage(Protocol):
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return exactly `num_bytes` from `offset` on."""
-        ...
-
-
-class WritableStorage(Storage, Protocol):
-    """A storage that takes objects, too: where a mirror may be. All of ours are."""
-
-    def write(self, url: str, data: BytesLike) -> None:
-        """Make the object `url`, in place of what has its name: nobody ever sees a part of it."""
         ...
 
 
