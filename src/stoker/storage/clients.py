@@ -151,7 +151,7 @@ def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environm
         "timeout": timedelta(seconds=max(REQUEST_TIMEOUT_S, wait_s)),
     }
     if scheme == "s3":
-        return _s3_client(authority, given, environment, Client("S3Store", config, limits))
+        return _s3_client(given, environment, config | {"bucket": authority}, limits)
     if scheme in ("gs", "gcs"):
         kind, setting, endpoint = "GCSStore", "base_url", _google_endpoint(given, environment)
         config["bucket"] = authority
@@ -165,13 +165,15 @@ def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environm
     return Client(kind, config, limits | {"allow_http": bool(endpoint and endpoint.startswith("http://"))})
 
 
-def _s3_client(bucket: str, given: Mapping[str, Any], environment: Mapping[str, str], client: Client) -> Client:
+def _s3_client(
+    given: Mapping[str, Any], environment: Mapping[str, str], config: dict[str, Any], limits: dict[str, Any]
+) -> Client:
     profile = _aws_profile(given, environment)
     endpoint, region = s3_place(given, environment)
-    region = region or (None if endpoint else _region_of(bucket)) or "us-east-1"
+    region = region or (None if endpoint else _region_of(config["bucket"])) or "us-east-1"
     if endpoint is None and (environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")):
         endpoint = f"https://s3.{region}.amazonaws.com"  # they are to be left alone, which obstore does not know
-    config, limits = {**client.config, "bucket": bucket, "region": region}, {**client.limits}
+    config["region"] = region
     if endpoint:
         config["aws_endpoint_url_s3"] = endpoint
         limits["allow_http"] = endpoint.startswith("http://")
@@ -179,17 +181,18 @@ def _s3_client(bucket: str, given: Mapping[str, Any], environment: Mapping[str, 
         limits["root_certificate"] = Path(path).read_bytes()
     if proxy := given.get("proxy_options"):
         limits["proxy_url"] = proxy if isinstance(proxy, str) else "{scheme}://{host}:{port}".format(**proxy)
+    client = Client("S3Store", config, limits)
     if role := given.get("role_arn"):
         named = {"RoleArn": role, "RoleSessionName": given.get("session_name") or "stoker"}
         more = {"ExternalId": given["external_id"]} if given.get("external_id") else {}
-        return Client("S3Store", config, limits, role=named | more)
+        return client._replace(role=named | more)
     if "access_key_id" in config or "skip_signature" in config or environment.get("AWS_ACCESS_KEY_ID"):
-        return Client("S3Store", config, limits)
+        return client
     if "aws_access_key_id" in profile and "role_arn" not in profile:
         names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        return Client("S3Store", config | {name: profile[name] for name in names if name in profile}, limits)
+        return client._replace(config=config | {name: profile[name] for name in names if name in profile})
     signs_in = any(re.match("role_arn|sso_|credential_process|source_profile", name) for name in profile)
-    return Client("S3Store", config, limits, profile=_profile_name(given, environment) if signs_in else None)
+    return client._replace(profile=_profile_name(given, environment)) if signs_in else client
 
 
 def s3_place(given: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str | None, str | None]:

@@ -65,8 +65,8 @@ class Storage(Protocol):
     An implementation may raise what it likes: `OSError` and its kin are tried again and reach the user as a
     `SourceError`. It may have two more methods. `read_version(info, offset, num_bytes)`: read, or raise
     `SourceChangedError` where the bytes are not of the object that `info` describes; where there is none, an object is
-    looked up again after it was read. And `write(url, data)`, which a mirror needs, and all of ours have: make an object
-    in place of what has its name, so that nobody ever sees a part of it.
+    looked up again after it was read. And `write(url, data)`, which a mirror needs, and all of ours have: make an
+    object in place of what has its name, so that nobody ever sees a part of it.
     """
 
     def list(self, url: str) -> list[ObjectInfo]:
