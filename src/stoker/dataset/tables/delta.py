@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.dataset.listing import Listed
-from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, tagged, translated
+from stoker.dataset.tables.table import LakeTable, TableFile, TableSource, look_up, pack_rows, table_errors, tagged
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import ID, NAMES
 from stoker.storage.each import map_each
@@ -72,7 +72,7 @@ def open_delta(
         # As deltalake sees it.
         folder = Path(os.path.realpath(temporary))
         _copy_log(source, root, storage, folder, num_threads=num_threads)
-        with translated("the log of the Delta table", place, _HINTS):
+        with table_errors("the log of the Delta table", place, _HINTS):
             pin = _version_at(source.pin, folder, place) if isinstance(source.pin, datetime) else source.pin
             log = deltalake.DeltaTable(str(folder), version=pin)
             _check_features(log, place)
@@ -85,7 +85,7 @@ def open_delta(
         if "deletionVectors" in (log.protocol().reader_features or ()):
             vectors = [info for info in storage.list(root) if _VECTOR.search(info.url)]
             _copy(vectors, root, storage, folder, num_threads=num_threads)
-            with translated("the log of the Delta table", place, _HINTS):
+            with table_errors("the log of the Delta table", place, _HINTS):
                 deleted = _deleted_rows(log, folder, root)
     protocol = log.protocol()
     is_mapped = protocol.min_reader_version == 2 or "columnMapping" in (protocol.reader_features or ())

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.dataset.listing import Listed
-from stoker.dataset.tables.table import LakeTable, TableSource, look_up, pack_rows, tagged, translated
+from stoker.dataset.tables.table import LakeTable, TableSource, look_up, pack_rows, table_errors, tagged
 from stoker.errors import SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, ID, NAMES
 from stoker.storage.each import map_each
@@ -52,7 +52,7 @@ def open_iceberg(
     from pyiceberg.table import StaticTable
 
     at = _metadata_at(place, storage)
-    with translated("the Iceberg table", place, _HINTS):
+    with table_errors("the Iceberg table", place, _HINTS):
         files_io = _make_io(storage)
         metadata = FromInputFile.table_metadata(files_io.new_input(at))
         table = StaticTable(
@@ -113,7 +113,7 @@ def find_in_catalog(name: str) -> tuple[str, dict[str, Any]]:
             "iceberg://catalogue/namespace.table, with a catalogue that pyiceberg's configuration has "
             f"(.pyiceberg.yaml, PYICEBERG_CATALOG__{catalog.upper()}__URI); or the place of its folder or metadata.json"
         )
-    with translated("the Iceberg table", name, _HINTS):
+    with table_errors("the Iceberg table", name, _HINTS):
         with load_catalog(catalog, **properties) as known:
             found = known.load_table(table)
         options = {ours: found.io.properties[name] for name, ours in _S3_OPTIONS.items() if name in found.io.properties}

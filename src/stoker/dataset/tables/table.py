@@ -289,7 +289,7 @@ def look_up(
 
 
 @contextmanager
-def translated(table: str, place: str, hints: Mapping[str, str]) -> Iterator[None]:
+def table_errors(table: str, place: str, hints: Mapping[str, str]) -> Iterator[None]:
     """Turn what the library of a table raises into a `SourceError` that names it; `hints` say more of known words."""
     try:
         yield
