@@ -286,9 +286,9 @@ class Catalogue(RowReader):
             members = [one for one in found.names if one.startswith(f"{name}.")]
             what = f"{name!r} is {len(members)} columns: {', '.join(members)}; name those that count"
             raise FieldError(what, columns=[name])
-        if self.survey.table is None:
-            stored = set(found.names).difference(self.survey.partitions.names)
-            check_types(self.listed, self._footers, stored)
+        others = set(found.names).difference(self._chosen.names, self.survey.partitions.names)
+        if others and self.survey.table is None:  # those that the data set reads were looked at when it was opened
+            check_types(self.listed, self._footers, others)
         return found
 
     def read_every(
