@@ -145,13 +145,12 @@ class RowReader:
 
         Arguments and errors as for `Catalogue.read`.
         """
-        file = self.file_of(i)
-        leaves = self._footers.get(file.info).layout.leaves(chosen.names)
+        leaves = self._footers.get(self.file_of(i).info).layout.leaves(chosen.names)
         if not leaves:
             for j in self.unit(i):
                 # One column that nobody asks for: Arrow's tables without columns have no rows.
                 table = pa.table({"": pa.nulls(int(self.survey.fragments["num_rows"][j]))})
-                yield j, self._finished(table, file, chosen, coded, where=str(self.fragments[j]))
+                yield j, self._finished(j, table, chosen, coded)
             return
         parts = self._decoded(i, leaves, chosen, on_stage, on_fetched, coded, share_out)
         if self.fragments[i].rows is not None:
@@ -185,8 +184,8 @@ class RowReader:
         What was read is from the version that was listed, or it is not handed over; and where it could not be decoded,
         another version is the reason to tell. Where each read proves it, nothing is looked up again.
         """
-        unit, file, is_part = self.unit(i), self.file_of(i), self.fragments[i].rows is not None
-        info, footer = file.info, self._footers.get(file.info)
+        unit, info, is_part = self.unit(i), self.file_of(i).info, self.fragments[i].rows is not None
+        footer = self._footers.get(info)
         groups = self.group_rows(i)[0].tolist()
         where = f"{info.url} row group {groups[0]}" if is_part else str(self.fragments[i])
         spans = column_chunks(footer, groups, leaves, info)
@@ -222,7 +221,7 @@ class RowReader:
                         check_unchanged(info, self._storage)
                 if table is None:
                     raise SourceCorruptError(f"{where} ends before its last part", url=info.url)
-                table = self._finished(footer.layout.named(table), file, chosen, coded, where=str(self.fragments[j]))
+                table = self._finished(j, footer.layout.named(table), chosen, coded)
                 watch.stop(on_stage, fetched_bytes=ranges.num_bytes - reported, decoded_bytes=chosen.sizes.of(table))
                 reported = ranges.num_bytes
                 yield j, table
@@ -262,15 +261,13 @@ class RowReader:
         watch.wait(start, time.perf_counter_ns())
         return ranges
 
-    def _finished(
-        self, table: pa.Table, file: Listed, chosen: Selection, coded: Collection[str], *, where: str
-    ) -> pa.Table:
-        """Return `table` with the columns all files share and those of its partition."""
+    def _finished(self, j: int, table: pa.Table, chosen: Selection, coded: Collection[str]) -> pa.Table:
+        """Return rows of fragment j with the columns all files share and those of its partition."""
         num_rows = table.num_rows
         if len(chosen.read):
-            table = align(table, _as_coded(chosen.read, coded, table.schema), where=where)
+            table = align(table, _as_coded(chosen.read, coded, table.schema), where=str(self.fragments[j]))
         for field in chosen.told:
-            value = partition_value(file, field)
+            value = partition_value(self.file_of(j), field)
             column = pa.nulls(num_rows, field.type) if not value.is_valid else pa.repeat(value, num_rows)
             table = table.append_column(field, column)
         return table
