@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-_Item, _Made = TypeVar("_Item"), TypeVar("_Made")
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 class Each:
