@@ -111,8 +111,7 @@ def record_packer(fields: Packable, spec: Spec) -> RecordPacker:
         packer.add_field(spec.record_offsets[entry.name], entry.dtype.itemsize)
         field = fields[entry.name]
         assert not isinstance(field, Ragged)
-        for piece in in_pieces(field).pieces:
-            columns = piece.columns
+        for columns in in_pieces(field).parts:
             if isinstance(columns, BatchColumns):
                 kind = columns.dtype
                 packer.add_batch(columns.exported, columns.numbers, kind.itemsize, kind.kind == "i")

@@ -10,7 +10,7 @@ The answers are in docs/reference/types.md.
 """
 
 from stoker.columns.convert import Converter, to_arrays
-from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces, in_pieces, joined
+from stoker.columns.pieces import BatchColumns, Packable, Pieces, in_pieces, joined
 from stoker.columns.plan import ColumnAnswer, Share, check_nulls, plan_spec, plan_table
 from stoker.columns.results import Columns, as_table
 
@@ -20,7 +20,6 @@ __all__ = [
     "Columns",
     "Converter",
     "Packable",
-    "Piece",
     "Pieces",
     "Share",
     "as_table",

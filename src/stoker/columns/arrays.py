@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from stoker.arrow import is_list, plain_array
 from stoker.columns.kinds import DType, Form, ValueKind, is_bool8
 from stoker.errors import FieldError
+from stoker.fields.compact import MisfitError
 from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Array
 
@@ -19,31 +19,6 @@ _EXACT_INTEGER = 1 << 53  # every integer up to here is a float64
 _EXACT_POWER = 22  # and every power of ten up to this one
 _MOST_BYTES = (1 << 31) - 1
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValuePlace:
-    """Where values come from, for messages.
-
-    Attributes:
-        column: Name of the column.
-        where: File and row groups, as a text.
-        row_of: Row of the table in which the i-th value stands.
-    """
-
-    column: str
-    where: str
-    row_of: Callable[[int], int]
-
-    def error(self, what: str, *, index: int, advice: str) -> FieldError:
-        """Return the error that says `what` is wrong with the value at `index`."""
-        row = self.row_of(index)
-        return FieldError(
-            f"column {self.column!r}: {what} (row {row}, counted from 0, of {self.where}). {advice}",
-            columns=[self.column],
-        )
-
-
 # Columns whose nulls a message counts one by one; all are named.
 _MAX_COUNTED = 8
 
@@ -147,9 +122,7 @@ def _bytes_under(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.uint8(), 0 if data is None else data.size, [None, data])
 
 
-def numbers_of(
-    array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace, *, at_null: float = 0
-) -> Array:
+def numbers_of(array: pa.Array, leaf: ValueKind, valid: Array | None, *, at_null: float = 0) -> Array:
     """Return the values of a column of numbers in the dtype Arrow stores them in.
 
     Decimals come as float64, each the nearest to its exact value.
@@ -158,11 +131,13 @@ def numbers_of(
         array: The column.
         leaf: What its values are.
         valid: Which of them are there; None for all.
-        place: For messages.
         at_null: What comes in place of others, where Arrow stores numbers as they are; zero comes elsewhere.
+
+    Raises:
+        MisfitError: A decimal is beyond float64.
     """
     if leaf.form is Form.DECIMAL:
-        return _nearest(array, leaf, valid, place)
+        return _nearest(array, leaf, valid)
     is_bits = leaf.form is Form.BOOL
     values = buffer_of(array.cast(pa.uint8()) if is_bits else array, np.dtype(np.uint8) if is_bits else leaf.storage)
     if valid is not None:
@@ -170,21 +145,21 @@ def numbers_of(
     return values.view(np.bool_) if is_bits else values
 
 
-def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace) -> Array:
+def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
     """Return the unscaled integers of decimals, int64 [n], zeros at nulls.
 
     Raises:
-        FieldError: One is beyond int64.
+        MisfitError: One is beyond int64.
     """
     whole, fits = _lowest_limb(array, leaf, valid)
     if not fits.all():
         i = int(np.argmin(fits))
-        what = f"{_whole(array, leaf, i)} has more digits than int64 can hold"
-        raise place.error(what, index=i, advice="Use a float dtype.")
+        why = f"{_whole(array, leaf, i)} has more digits than int64 can hold"
+        raise MisfitError(why, index=i, advice="Use a float dtype.")
     return whole
 
 
-def _nearest(array: pa.Array, leaf: ValueKind, valid: Array | None, place: ValuePlace) -> Array:
+def _nearest(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
     """Return the float64 nearest to each decimal, [n], zeros at nulls.
 
     An integer below 2**53 and a power of ten up to 10**22 are both exact floats, so that one division rounds
@@ -199,7 +174,7 @@ def _nearest(array: pa.Array, leaf: ValueKind, valid: Array | None, place: Value
         text = f"{_whole(array, leaf, i)}e{-leaf.scale}"
         floats[i] = float(text)
         if np.isinf(floats[i]):
-            raise place.error(f"{text} is beyond float64", index=i, advice="Scale the column in a transform.")
+            raise MisfitError(f"{text} is beyond float64", index=i, advice="Scale the column in a transform.")
     return floats
 
 
@@ -243,14 +218,14 @@ def exact_bits(dtype: DType) -> int:
     return {"b": 1, "i": dtype.itemsize * 8 - 1, "u": dtype.itemsize * 8}[dtype.kind]
 
 
-def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
+def cast_numbers(values: Array, dtype: DType) -> Array:
     """Return `values` as `dtype`, [n]; the same array where it already is.
 
     To a float any number goes, rounded to the nearest, as long as it stays finite. To an integer or a boolean only
     what stays the same number.
 
     Raises:
-        FieldError: A value would change; it names the first such value and its row.
+        MisfitError: A value would change.
     """
     source, info = values.dtype, np.iinfo(dtype) if dtype.kind in "iu" else None
     if source == dtype or (source.kind != "f" and np.can_cast(source, dtype, "safe")):
@@ -277,6 +252,6 @@ def cast_numbers(values: Array, dtype: DType, place: ValuePlace) -> Array:
         bad = (values < info.min) | (values > info.max)
     if bad.any():
         i = int(np.argmax(bad))
-        what = f"{values[i]} {why}, so it cannot become {dtype.name}"
-        raise place.error(what, index=i, advice=f"{advice} in a transform.")
+        why = f"{values[i]} {why}, so it cannot become {dtype.name}"
+        raise MisfitError(why, index=i, advice=f"{advice} in a transform.")
     return values.astype(dtype)

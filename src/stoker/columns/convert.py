@@ -6,7 +6,6 @@ Views where Arrow's layout allows, never a Python object a row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from stoker._native import ExportedBatch
 from stoker.columns.arrays import (
-    ValuePlace,
     buffer_of,
     cast_numbers,
     decoded,
@@ -27,7 +25,7 @@ from stoker.columns.arrays import (
     validity,
 )
 from stoker.columns.kinds import WORDS, Form, Level, is_bytes
-from stoker.columns.pieces import BatchColumns, Packable, Piece, Pieces, joined
+from stoker.columns.pieces import BatchColumns, Packable, Pieces, joined
 from stoker.columns.plan import ColumnPlan, FieldPlan, plan_fields
 from stoker.columns.results import Columns, as_table
 from stoker.columns.words import as_binary, codes_of
@@ -153,11 +151,11 @@ def _refuse_nulls(
 
 def _single(column: ColumnPlan, batches: Sequence[pa.RecordBatch], where: str) -> tuple[Array | Ragged | Pieces, Array]:
     """Return a field of one column, and which of its rows had a value."""
-    starts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
-    found: list[Unfolded] = [
-        unfold(batch.column(column.name), column, _place(column, where, start))
-        for batch, start in zip(batches, starts, strict=False)
-    ]
+    found: list[Unfolded] = []
+    start = 0
+    for batch in batches:
+        found.append(_unfolded(batch.column(column.name), column, where, start))
+        start += batch.num_rows
     if not found:
         found = [(np.zeros((0, *column.shape), column.dtype), (np.zeros(1, np.int64),) * column.num_levels, None)]
     parts = [values if column.num_levels else values.reshape(len(values), *column.shape) for values, _, _ in found]
@@ -196,18 +194,15 @@ def _stacked(
 ) -> tuple[Pieces, Array]:
     """Return a stacked field, and which values of its rows were there."""
     mask = np.ones((num_rows, len(plan.columns)), np.bool_) if plan.mask is not None else np.zeros(0, np.bool_)
-    pieces: list[Piece] = []
+    parts: list[Sequence[Array] | BatchColumns] = []
     start = 0
     for batch, by_address in zip(batches, exported, strict=True):
         if by_address is not None and plan.alike is not None and not by_address.with_nulls(plan.alike):
-            columns: Sequence[Array] | BatchColumns = BatchColumns(
-                batch, by_address, plan.alike, plan.columns[0].leaf.storage
-            )
+            parts.append(BatchColumns(batch, by_address, plan.alike, plan.columns[0].leaf.storage))
         else:
-            columns = _columns_of(batch, plan, where, start, mask)
-        pieces.append(Piece(start, columns))
+            parts.append(_columns_of(batch, plan, where, start, mask))
         start += batch.num_rows
-    return Pieces(plan.entry.dtype, (num_rows, *plan.entry.shape), pieces), mask
+    return Pieces(plan.entry.dtype, (num_rows, *plan.entry.shape), parts), mask
 
 
 def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, mask: Array) -> list[Array]:
@@ -219,15 +214,12 @@ def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, 
         if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
             arrays.append(buffer_of(array, column.leaf.storage))
             continue
-        values, _, valid = unfold(array, column, _place(column, where, start))
+        values, _, valid = _unfolded(array, column, where, start)
         arrays.append(values)
         if plan.mask is not None and valid is not None:
             mask[start : start + batch.num_rows, j] = valid
     return arrays
 
-
-def _place(column: ColumnPlan, where: str, start: int) -> ValuePlace:
-    return ValuePlace(column=column.name, where=where, row_of=lambda i: start + i)
 
 
 def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Array | Ragged | Pieces:
@@ -257,7 +249,17 @@ def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Ar
     return field.changed(change, dtype, plan.kept.shape) if isinstance(field, Pieces) else change(field, 0, 0)
 
 
-def unfold(array: pa.Array, column: ColumnPlan, place: ValuePlace, depth: int = 0) -> Unfolded:
+def _unfolded(array: pa.Array, column: ColumnPlan, where: str, start: int) -> Unfolded:
+    """Return what `unfold` does of an array that begins with row `start` of a table."""
+    try:
+        return unfold(array, column, where)
+    except MisfitError as error:
+        row = f"row {start + error.index}, counted from 0, of {where}"
+        text = f"column {column.name!r}: {error} ({row}). {error.advice}"
+        raise FieldError(text, columns=[column.name]) from None
+
+
+def unfold(array: pa.Array, column: ColumnPlan, where: str, depth: int = 0) -> Unfolded:
     """Return an array of the column's level `depth` as arrays.
 
     Returns:
@@ -265,16 +267,17 @@ def unfold(array: pa.Array, column: ColumnPlan, place: ValuePlace, depth: int = 
         0, of each ragged level, outermost first; which rows had a value, bool [rows], None where all had.
 
     Raises:
-        FieldError: A value cannot become what its field asks for, or is null without an answer.
+        MisfitError: A value cannot become what its field asks for.
+        FieldError: Values are null without an answer.
     """
     array = stored(array)
     if depth == len(column.levels):
-        values, valid = _unfold_leaf(array, column, place, depth)
+        values, valid = _unfold_leaf(array, column, where, depth)
         return values, (), valid
     array = decoded(array)
     level, is_ragged = column.levels[depth], depth < column.num_levels
     valid = there = validity(array)  # what the mask shows, and which lists really hold values
-    _check_fill(valid, column, place, depth)
+    _check_fill(valid, column, where, depth)
     if is_bytes(array.type):
         array = as_binary(array)
         if there is not None and isinstance(column.fill, bytes):
@@ -285,13 +288,16 @@ def unfold(array: pa.Array, column: ColumnPlan, place: ValuePlace, depth: int = 
         wrong = lengths != level.size if there is None else (lengths != level.size) & there
         if wrong.any():
             i = int(np.argmax(wrong))
-            raise place.error(
+            raise MisfitError(
                 f"a list of length {lengths[i]}, but shape= asks for {level.size} values",
                 index=i,
                 advice="Leave shape= out to have ragged lists, or pad or cut them in a transform.",
             )
-    inside = replace(place, row_of=lambda i: place.row_of(int(np.searchsorted(offsets, i, side="right")) - 1))
-    values, inner, _ = unfold(child, column, inside, depth + 1)
+    try:
+        values, inner, _ = unfold(child, column, where, depth + 1)
+    except MisfitError as error:
+        error.index = int(np.searchsorted(offsets, error.index, side="right")) - 1
+        raise
     if is_ragged:
         return values, (offsets, *inner), valid
     num_there = len(array) if there is None else int(np.count_nonzero(there))
@@ -320,42 +326,42 @@ def _spread(values: Array, there: Array, column: ColumnPlan) -> Array:
     return spread
 
 
-def _check_fill(valid: Array | None, column: ColumnPlan, place: ValuePlace, depth: int) -> None:
+def _check_fill(valid: Array | None, column: ColumnPlan, where: str, depth: int) -> None:
     """Raise where nulls have no answer: a fill anywhere, a mask only for whole samples."""
     if valid is not None and column.fill is None and (depth > 0 or not column.has_mask):
-        raise null_error({column.name: int(np.count_nonzero(~valid))}, where=place.where, inside=depth > 0)
+        raise null_error({column.name: int(np.count_nonzero(~valid))}, where=where, inside=depth > 0)
 
 
-def _unfold_leaf(array: pa.Array, column: ColumnPlan, place: ValuePlace, depth: int) -> tuple[Array, Array | None]:
+def _unfold_leaf(array: pa.Array, column: ColumnPlan, where: str, depth: int) -> tuple[Array, Array | None]:
     """Return innermost values in the dtype planned, nulls filled, [n, *value_shape], and which are there."""
     leaf = column.leaf
     if column.codes is not None:
-        values, valid = codes_of(array, leaf, column.codes, dtype=column.dtype, fill=column.fill, place=place)
-        _check_fill(valid, column, place, depth)
+        values, valid = codes_of(array, leaf, column.codes, dtype=column.dtype, fill=column.fill)
+        _check_fill(valid, column, where, depth)
         return values, valid
     array = decoded(array)
     valid = validity(array)
-    _check_fill(valid, column, place, depth)
+    _check_fill(valid, column, where, depth)
     if leaf.form in WORDS:
         if column.value_shape:
-            return _fixed_bytes(array, column, valid, place), valid
+            return _fixed_bytes(array, column, valid), valid
         return buffer_of(array, leaf.storage), valid  # the bytes of strings, which were split into lists above
     at_null = 0 if column.fill is None or isinstance(column.fill, bytes) else column.fill
     # In one pass with what is left out, where the column itself has room for it.
     is_filled = not at_null or (leaf.form in _STORED_AS_THEY_ARE and is_held(at_null, leaf.storage))
     if leaf.form is Form.DECIMAL and column.dtype.kind in "iu":
-        values = unscaled_of(array, leaf, valid, place)
+        values = unscaled_of(array, leaf, valid)
     else:
-        values = numbers_of(array, leaf, valid, place, at_null=at_null if is_filled else 0)
+        values = numbers_of(array, leaf, valid, at_null=at_null if is_filled else 0)
     # Where the columns of a stacked field are packed, they are widened as well.
     if not column.casts_late or not is_filled:
-        values = cast_numbers(values, column.dtype, place)
+        values = cast_numbers(values, column.dtype)
     if valid is not None and not is_filled:
         values = np.where(valid, values, values.dtype.type(at_null))
     return values, valid
 
 
-def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place: ValuePlace) -> Array:
+def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None) -> Array:
     """Return each value's bytes with zeros behind, uint8 [n, num_bytes]."""
     (num_bytes,) = column.value_shape
     octet = np.dtype(np.uint8)
@@ -375,7 +381,7 @@ def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None, place
     lengths = np.diff(offsets)
     if lengths.size and int(lengths.max()) > num_bytes:
         i = int(np.argmax(lengths > num_bytes))
-        raise place.error(
+        raise MisfitError(
             f"a value of {lengths[i]} bytes, more than num_bytes={num_bytes}",
             index=i,
             advice="Give more bytes, cut such values in a transform, or use hash_buckets=.",

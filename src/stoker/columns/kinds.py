@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.arrow import dtype_of, is_list, parts_of, plain_type
+from stoker.fields.compact import MisfitError
 from stoker.words import some_of
 
 DType = np.dtype[Any]
@@ -34,10 +35,6 @@ class Form(Enum):
 
 
 WORDS = (Form.BYTES, Form.FIXED_BYTES)
-
-
-class Refused(Exception):  # noqa: N818  # a plan's answer, which never leaves the planning
-    """A column or field has no tensor form as asked: why, and what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +87,12 @@ def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
     """Return what an Arrow type is made of: levels of lists, outermost first, around a leaf.
 
     Raises:
-        Refused: It cannot become a tensor.
+        MisfitError: It cannot become a tensor.
     """
     kind = _unencoded(kind)
     if is_list(kind):
         if pa.types.is_struct(_unencoded(kind.value_type)):
-            raise Refused(f"a list of structs is no array of numbers; {_WAY_OUT}, for example one list a field")
+            raise MisfitError(f"a list of structs is no array of numbers; {_WAY_OUT}, for example one list a field")
         levels, leaf = kind_of(kind.value_type)
         size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
         return (Level(size=size), *levels), leaf
@@ -104,7 +101,7 @@ def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
         shape = tuple(int(k) for k in kind.shape)
         order = tuple(kind.permutation or range(len(shape)))
         if levels or leaf.form in WORDS:
-            raise Refused(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
+            raise MisfitError(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
         size, is_plain = int(np.prod(shape, dtype=np.int64)), order == tuple(range(len(shape)))
         return (Level(size=size, physical=shape, permutation=None if is_plain else order),), leaf
     return (), _leaf_of(kind)
@@ -148,7 +145,7 @@ def _leaf_of(kind: pa.DataType) -> ValueKind:
         return ValueKind(form=Form.FIXED_BYTES, dtype=octet, storage=octet, width=kind.byte_width)
     if is_bytes(kind):
         return _number(Form.BYTES, np.uint8)
-    raise Refused(f"{_why_not(kind)}; {_WAY_OUT}")
+    raise MisfitError(f"{_why_not(kind)}; {_WAY_OUT}")
 
 
 def is_bytes(kind: pa.DataType) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,44 +56,27 @@ class BatchColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Some rows of a field.
-
-    Attributes:
-        start: First row.
-        columns: One contiguous array, or one a column of a stacked field, each with the same number of rows: in the
-            dtype of the field, or in a narrower integer that it holds exactly.
-    """
-
-    start: int
-    columns: Sequence[Array] | BatchColumns
-
-    def __post_init__(self) -> None:
-        # Whoever packs reads them by address.
-        if not isinstance(self.columns, BatchColumns) and any(
-            len(column) != len(self.columns[0]) or not column.flags.c_contiguous for column in self.columns
-        ):
-            raise ValueError("the columns of a piece must be contiguous and of one length")
-
-    @property
-    def stop(self) -> int:
-        """Last row + 1."""
-        return self.start + len(self.columns[0])
-
-
-@dataclass(frozen=True, eq=False)
 class Pieces:
     """A field that lies in several arrays.
 
     Attributes:
         dtype: Of the field.
         shape: Of the field, N first.
-        pieces: In the order of the rows, without a gap.
+        parts: Its rows, in their order, some in each: one contiguous array, or one a column of a stacked field, all of
+            one length and in the dtype of the field, or in a narrower integer that it holds exactly.
     """
 
     dtype: DType
     shape: tuple[int, ...]
-    pieces: Sequence[Piece]
+    parts: Sequence[Sequence[Array] | BatchColumns]
+
+    def __post_init__(self) -> None:
+        # Whoever packs reads them by address.
+        for columns in self.parts:
+            if not isinstance(columns, BatchColumns) and any(
+                len(column) != len(columns[0]) or not column.flags.c_contiguous for column in columns
+            ):
+                raise ValueError("the columns of a piece must be contiguous and of one length")
 
     @classmethod
     def of(cls, arrays: Sequence[Array]) -> Pieces:
@@ -99,14 +84,19 @@ class Pieces:
         if len({(array.dtype, array.shape[1:]) for array in arrays}) != 1:
             raise ValueError("the pieces of a field must be one or more, of one dtype and alike")
         first = arrays[0]
-        starts = np.cumsum([0, *map(len, arrays)]).tolist()
-        pieces = [Piece(start, (np.ascontiguousarray(array),)) for start, array in zip(starts, arrays, strict=False)]
-        return cls(first.dtype, (starts[-1], *first.shape[1:]), pieces)
+        parts = [(np.ascontiguousarray(array),) for array in arrays]
+        return cls(first.dtype, (sum(map(len, arrays)), *first.shape[1:]), parts)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first row of each part, and the end."""
+        sizes = (one.batch.num_rows if isinstance(one, BatchColumns) else len(one[0]) for one in self.parts)
+        return list(accumulate(sizes, initial=0))
 
     @property
     def arrays(self) -> list[Array]:
         """Those of a field that is not stacked."""
-        return [piece.columns[0] for piece in self.pieces]
+        return [columns[0] for columns in self.parts]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -114,20 +104,19 @@ class Pieces:
     def __getitem__(self, rows: slice) -> Array:
         """Return some rows of a field that is not stacked; a view, where they are all of one array."""
         begin, end, _ = rows.indices(len(self))
-        some = [piece for piece in self.pieces if piece.start < end and begin < piece.stop] or self.pieces[:1]
-        parts = [piece.columns[0][max(begin - piece.start, 0) : max(end - piece.start, 0)] for piece in some]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        spans = zip(self.arrays, self.starts, self.starts[1:], strict=False)
+        parts = [array[max(begin - at, 0) : end - at] for array, at, stop in spans if at < end and begin < stop]
+        return np.concatenate(parts or [self.parts[0][0][:0]]) if len(parts) != 1 else parts[0]
 
     def whole(self) -> Array:
         """Return the field as one new array."""
         whole = np.empty((len(self), int(np.prod(self.shape[1:], dtype=np.int64))), self.dtype)
-        for piece in self.pieces:
-            num_columns = len(piece.columns)
-            width = whole.shape[1] // num_columns
-            for start in range(piece.start, piece.stop, _BLOCK_ROWS):
-                stop = min(start + _BLOCK_ROWS, piece.stop)
-                for j, column in enumerate(piece.columns):
-                    rows = column[start - piece.start : stop - piece.start]
+        for columns, first, end in zip(self.parts, self.starts, self.starts[1:], strict=False):
+            width = whole.shape[1] // len(columns)
+            for start in range(first, end, _BLOCK_ROWS):
+                stop = min(start + _BLOCK_ROWS, end)
+                for j, column in enumerate(columns):
+                    rows = column[start - first : stop - first]
                     whole[start:stop, j * width : (j + 1) * width] = rows.reshape(stop - start, width)
         return whole.reshape(self.shape)
 
@@ -139,11 +128,11 @@ class Pieces:
             dtype: Of the new field.
             shape: Of one row of it.
         """
-        pieces = [
-            Piece(piece.start, [np.ascontiguousarray(change(a, j, piece.start)) for j, a in enumerate(piece.columns)])
-            for piece in self.pieces
+        parts = [
+            [np.ascontiguousarray(change(array, j, start)) for j, array in enumerate(columns)]
+            for columns, start in zip(self.parts, self.starts, strict=False)
         ]
-        return Pieces(dtype, (len(self), *shape), pieces)
+        return Pieces(dtype, (len(self), *shape), parts)
 
 
 def in_pieces(array: Array | Pieces) -> Pieces:

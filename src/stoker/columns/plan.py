@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,11 @@ import pyarrow as pa
 
 from stoker.arguments import near
 from stoker.columns.arrays import exact_bits, integer_fits, null_error
-from stoker.columns.kinds import WORDS, DType, Form, Level, Refused, ValueKind, kind_of
+from stoker.columns.kinds import WORDS, DType, Form, Level, ValueKind, kind_of
 from stoker.columns.results import Columns, as_table
 from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
-from stoker.fields.compact import plan_compact
+from stoker.fields.compact import MisfitError, plan_compact
 from stoker.fields.spec import Entry, Field, Spec, run_name
 from stoker.words import some_of
 
@@ -54,12 +55,8 @@ class Match(NamedTuple):
     is_stacked: bool
 
 
-class Problem(NamedTuple):
-    """A column or field that cannot be had: where it stands in the schema, what it is called, and why."""
-
-    place: int
-    columns: tuple[str, ...]
-    text: str
+Problem: TypeAlias = tuple[int, tuple[str, ...], str]
+"""A column or field that cannot be had: where it stands in the schema, its columns, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +170,10 @@ def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPla
     plans, problems = try_plan_fields(schema, fields)
     if not problems:
         return plans
-    texts = [problem.text for problem in problems]
+    texts = [text for _, _, text in problems]
     if len(texts) > 1:
         texts = [f"{len(texts)} columns or fields cannot become tensors:", *(f"  {text}" for text in texts)]
-    columns = dict.fromkeys(column for problem in problems for column in problem.columns)
+    columns = dict.fromkeys(column for _, columns, _ in problems for column in columns)
     raise FieldError("\n".join(texts), columns=list(columns))
 
 
@@ -197,14 +194,14 @@ def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[lis
             try:
                 known[key] = replace(known[key], name=name) if key in known else _plan_column(name, kind, match)
                 columns.append(known[key])
-            except Refused as why:
-                problems.append(Problem(numbers[name], (name,), f"column {name!r} ({kind}): {why}"))
+            except MisfitError as why:
+                problems.append((numbers[name], (name,), f"column {name!r} ({kind}): {why}"))
         if len(columns) == len(match.columns):
             try:
                 plans.append(_plan_field(match, columns, schema, numbers))
-            except Refused as why:
-                problems.append(Problem(numbers[match.columns[0]], match.columns, f"field {match.name!r}: {why}"))
-    return plans, sorted(problems, key=lambda problem: problem.place)
+            except MisfitError as why:
+                problems.append((numbers[match.columns[0]], match.columns, f"field {match.name!r}: {why}"))
+    return plans, sorted(problems, key=itemgetter(0))
 
 
 def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[list[Match], list[Problem]]:
@@ -217,7 +214,7 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
     for i, name in enumerate(names):
         if place.setdefault(name, i) != i:
             text = f"column {name!r}: the schema has two columns of this name; rename one"
-            problems.append(Problem(i, (name,), text))
+            problems.append((i, (name,), text))
     matches: list[Match] = []
     owner: dict[str, str] = {}
     for behind, (name, field) in enumerate(fields.items(), len(names)):
@@ -227,12 +224,12 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
             found = _named(pattern, place)
             columns.update(dict.fromkeys(found))
             if not found:
-                problems.append(Problem(behind, (pattern,), _nothing_named(name, pattern, field, names)))
+                problems.append((behind, (pattern,), _nothing_named(name, pattern, field, names)))
         for column in list(columns):
             other = owner.setdefault(column, name)
             if other != name:
                 text = f"column {column!r}: both field {other!r} and field {name!r} use it; give it to one of them"
-                problems.append(Problem(place[column], (column,), text))
+                problems.append((place[column], (column,), text))
                 del columns[column]
         if columns:
             is_name = isinstance(patterns, str) and (patterns in place or set(patterns).isdisjoint("*?["))
@@ -245,14 +242,14 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
         if name in made_of:
             text = f"field {name!r} is made of {', '.join(map(repr, made_of[name][:3]))}, but this column comes under"
             end = "the same name; name the field otherwise or leave the column out"
-            problems.append(Problem(place[name], (name,), f"column {name!r}: {text} {end}"))
+            problems.append((place[name], (name,), f"column {name!r}: {text} {end}"))
     matches.sort(key=lambda match: min(map(place.__getitem__, match.columns)))
     taken = {match.name for match in matches}
     for match in matches:
         mask = f"{match.name}_mask"
         if match.field.mask and mask in taken:
             text = f"its mask would be called {mask!r}, but there is a field of this name; name one of them otherwise"
-            problems.append(Problem(place[match.columns[0]], match.columns, f"field {match.name!r}: {text}"))
+            problems.append((place[match.columns[0]], match.columns, f"field {match.name!r}: {text}"))
     return matches, problems
 
 
@@ -278,10 +275,10 @@ def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema, nu
             alike = np.array([numbers[plan.name] for plan in plans], np.int64)
     kept = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
     if match.field.storage_dtype is not None:
-        found = plan_compact(match.field.storage_dtype, kept.dtype, kept.shape)
-        if isinstance(found, str):
-            raise Refused(f"storage_dtype: {found}")
-        dtype, kept_shape, compact = found
+        try:
+            dtype, kept_shape, compact = plan_compact(match.field.storage_dtype, kept.dtype, kept.shape)
+        except MisfitError as why:
+            raise MisfitError(f"storage_dtype: {why}") from None
         kept = replace(kept, dtype=dtype, shape=kept_shape, compact=compact)
     mask = None
     if match.field.mask:
@@ -295,18 +292,18 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     for plan in plans:
         if plan.num_levels or plan.shape:
             what = "lists" if plan.num_levels else f"arrays of shape {list(plan.shape)}"
-            raise Refused(
+            raise MisfitError(
                 f"column {plan.name!r} holds {what}, and only columns of one number a row can be stacked; give it a "
                 f"field of its own, named without a pattern, or join the arrays in a transform"
             )
     shape = (len(plans),) if field.shape is None else field.shape
     if int(np.prod(shape, dtype=np.int64)) != len(plans):
-        raise Refused(f"shape={shape} does not hold the {len(plans)} columns that are stacked")
+        raise MisfitError(f"shape={shape} does not hold the {len(plans)} columns that are stacked")
     units = list(dict.fromkeys(plan.unit for plan in plans))
     # As floats decimals have no unit; as integers cents would stand beside whole numbers unseen.
     has_unscaled = plans[0].dtype.kind in "iu" and any(plan.leaf.form is Form.DECIMAL for plan in plans)
     if len(units) > 1 and (field.dtype is None or has_unscaled):
-        raise Refused(
+        raise MisfitError(
             f"its columns have different units ({', '.join(unit or 'none' for unit in units)}); say a float dtype if "
             "that is meant, or bring them to one unit in a transform"
         )
@@ -320,7 +317,7 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     )
     if not all(is_exact):
         names = ", ".join(sorted(one.name for one in dtypes))
-        raise Refused(f"its columns have the dtypes {names}, which no dtype holds exactly; say which one you want")
+        raise MisfitError(f"its columns have the dtypes {names}, which no dtype holds exactly; say which one you want")
     # Whoever packs may widen integers to the eight bytes that hold them exactly: that needs no check.
     late = [
         plan.codes is None
@@ -354,12 +351,12 @@ def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
     if num_levels > 2:
         is_text = leaf.form is Form.BYTES and codes is None and not value_shape
         deeper = "; vocabulary=, hash_buckets= or num_bytes= would make one number of each string" if is_text else ""
-        raise Refused(
+        raise MisfitError(
             f"lists of lists of lists are more levels than the two a ragged field can have{deeper}; leave it out "
             "(columns= without it), or flatten it in a transform"
         )
     if any(level.permutation is not None for level in levels[:num_levels]):
-        raise Refused("a permuted tensor cannot be ragged; reorder it in a transform")
+        raise MisfitError("a permuted tensor cannot be ragged; reorder it in a transform")
     shape = sum((level.shape for level in levels[num_levels:]), ()) + value_shape
     dtype, unit = leaf.dtype if codes is None else _CODES, leaf.unit if codes is None else None
     if field.dtype is not None:
@@ -385,36 +382,36 @@ def _codes_of(field: Field, leaf: ValueKind) -> Codes | None:
     """Return how values become codes where a field asks for it.
 
     Raises:
-        Refused: It asks for what such values cannot become.
+        MisfitError: It asks for what such values cannot become.
     """
     form, dtype = leaf.form, None if field.dtype is None else np.dtype(field.dtype)
     if field.vocabulary is not None or field.hash_buckets is not None:
         option = "hash_buckets" if field.vocabulary is None else "vocabulary"
         if form not in WORDS + _WHOLE:
-            raise Refused(f"{option}= is for strings and integers, and these are {form.value}; use a dtype")
+            raise MisfitError(f"{option}= is for strings and integers, and these are {form.value}; use a dtype")
         codes = [(field.hash_buckets or 0) - 1]
         if field.vocabulary is not None:
             wanted: type = str if form in WORDS else Integral  # NumPy's integers are no int
             odd = [word for word in field.vocabulary if not isinstance(word, wanted) or isinstance(word, bool)]
             if odd:
                 asked = "strings" if wanted is str else "integers"
-                raise Refused(f"its vocabulary holds {odd[0]!r}, but the column holds {form.value}; give {asked}")
+                raise MisfitError(f"its vocabulary holds {odd[0]!r}, but the column holds {form.value}; give {asked}")
             codes = [len(field.vocabulary) - 1, field.unknown or 0]
         for code in codes:
             if not integer_fits(code, dtype or _CODES):
-                raise Refused(f"the code {code} does not fit {(dtype or _CODES).name}; use a wider dtype")
+                raise MisfitError(f"the code {code} does not fit {(dtype or _CODES).name}; use a wider dtype")
         return Codes(words=field.vocabulary, unknown=field.unknown, num_buckets=field.hash_buckets)
     if field.num_bytes is not None and form not in WORDS:
-        raise Refused(f"num_bytes= is for strings and binary, and these are {form.value}; use a dtype")
+        raise MisfitError(f"num_bytes= is for strings and binary, and these are {form.value}; use a dtype")
     if field.num_bytes is not None and form is Form.FIXED_BYTES and leaf.width > field.num_bytes:
-        raise Refused(f"its values have {leaf.width} bytes, more than num_bytes={field.num_bytes}")
+        raise MisfitError(f"its values have {leaf.width} bytes, more than num_bytes={field.num_bytes}")
     if form in WORDS and dtype not in (None, np.dtype(np.uint8)):
-        raise Refused(
+        raise MisfitError(
             f"{form.value} cannot become {dtype} on their own; say how with vocabulary=, hash_buckets= or num_bytes= "
             f"(or leave the dtype out to have the bytes)"
         )
     if form is Form.DECIMAL and dtype is not None and dtype.kind == "b":
-        raise Refused("decimals cannot become bool; compare them in a transform")
+        raise MisfitError("decimals cannot become bool; compare them in a transform")
     return None
 
 
@@ -426,15 +423,15 @@ def _size_levels(levels: tuple[Level, ...], value_shape: tuple[int, ...], wanted
     sizes = [want for have, want in zip(full, wanted, strict=False) if have is None]
     if len(full) == len(inner):
         if num_wanted != num_inner:
-            raise Refused(f"shape={wanted} does not hold the {num_inner} values of shape {inner}")
+            raise MisfitError(f"shape={wanted} does not hold the {num_inner} values of shape {inner}")
     elif len(full) == len(inner) + 1:
         size, rest = divmod(num_wanted, num_inner) if num_inner else (wanted[0] if wanted else 0, 0)
         if rest or not wanted:
-            raise Refused(f"shape={wanted} is no whole number of values of shape {inner}")
+            raise MisfitError(f"shape={wanted} is no whole number of values of shape {inner}")
         sizes = [size]
     elif len(full) != len(wanted) or any(have not in (None, want) for have, want in zip(full, wanted, strict=True)):
         text = ", ".join("*" if k is None else str(k) for k in full)
-        raise Refused(f"shape={wanted} does not fit lists of lists of shape [{text}]; give every dimension")
+        raise MisfitError(f"shape={wanted} does not fit lists of lists of shape [{text}]; give every dimension")
     given = iter(sizes)
     return tuple(replace(level, size=next(given)) if level.size is None else level for level in levels)
 
@@ -454,26 +451,26 @@ def _fill_of(
     if codes is not None or leaf.form not in WORDS:
         return _fill_number(fill, dtype)
     if not isinstance(fill, str):
-        raise Refused(f"fill={fill!r} must be a string here; fill='' stands for no bytes")
+        raise MisfitError(f"fill={fill!r} must be a string here; fill='' stands for no bytes")
     word = fill.encode()
     if value_shape and len(word) > value_shape[0]:
-        raise Refused(f"fill={fill!r} has {len(word)} bytes, more than {value_shape[0]}")
+        raise MisfitError(f"fill={fill!r} has {len(word)} bytes, more than {value_shape[0]}")
     if not value_shape and levels[-1].size not in (None, len(word)):
-        raise Refused(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1].size}")
+        raise MisfitError(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1].size}")
     return word
 
 
 def _fill_number(fill: float | str, dtype: DType) -> Fill:
     if isinstance(fill, str):
-        raise Refused(f"fill={fill!r} must be a number here")
+        raise MisfitError(f"fill={fill!r} must be a number here")
     value = float(fill)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             if np.isfinite(value) and not np.isfinite(np.array(value).astype(dtype)):
-                raise Refused(f"fill={fill!r} is too large for {dtype.name}")
+                raise MisfitError(f"fill={fill!r} is too large for {dtype.name}")
         return fill
     if not np.isfinite(value) or value != int(value) or not integer_fits(int(fill), dtype):
-        raise Refused(f"fill={fill!r} is no {dtype.name}; use another fill, or a dtype that holds it")
+        raise MisfitError(f"fill={fill!r} is no {dtype.name}; use another fill, or a dtype that holds it")
     return int(fill)
 
 
@@ -576,7 +573,7 @@ def plan_table(
     answers: list[ColumnAnswer] = []
     for field in schema:
         name, kind = field.name, str(field.type)
-        found = [problem.text for problem in problems if name in problem.columns]
+        found = [text for _, columns, text in problems if name in columns]
         if name not in by_column or found:
             answers.append(ColumnAnswer(column=name, arrow_type=kind, problem="; ".join(found)))
             continue
@@ -591,8 +588,8 @@ def plan_table(
                 is_exact=not plan.entry.is_ragged,
             )
         )
-    others = [problem for problem in problems if not set(problem.columns) & set(schema.names)]
-    return answers + [ColumnAnswer(column=p.columns[0], arrow_type="", problem=p.text) for p in others]
+    others = [(columns, text) for _, columns, text in problems if not set(columns) & set(schema.names)]
+    return answers + [ColumnAnswer(column=columns[0], arrow_type="", problem=text) for columns, text in others]
 
 
 def _sample_bytes(plan: FieldPlan, mean: float | None) -> float | None:

@@ -15,17 +15,9 @@ import pyarrow.compute as pc
 
 from stoker._native import hash_strings
 from stoker.arrow import array_of, dtype_of, strings_of
-from stoker.columns.arrays import (
-    ValuePlace,
-    buffer_of,
-    decoded,
-    integer_fits,
-    numbers_of,
-    split_lists,
-    stored,
-    validity,
-)
-from stoker.columns.kinds import WORDS, DType, Refused, ValueKind
+from stoker.columns.arrays import buffer_of, decoded, integer_fits, numbers_of, split_lists, stored, validity
+from stoker.columns.kinds import WORDS, DType, ValueKind
+from stoker.fields.compact import MisfitError
 from stoker.fields.spec import Array
 from stoker.hashing import integer_hash
 
@@ -108,7 +100,7 @@ def _of_integers(values: Array, codes: Codes) -> Array:
 
 
 def codes_of(
-    array: pa.Array, leaf: ValueKind, codes: Codes, *, dtype: DType, fill: Fill | None, place: ValuePlace
+    array: pa.Array, leaf: ValueKind, codes: Codes, *, dtype: DType, fill: Fill | None
 ) -> tuple[Array, Array | None]:
     """Return the code or bucket of each value, and which rows had a value.
 
@@ -118,13 +110,12 @@ def codes_of(
         codes: How they become numbers.
         dtype: Of the codes.
         fill: Code at nulls.
-        place: For messages.
 
     Returns:
         Codes, the fill or zero at nulls, and bool or None where all had a value. Shape [n] each.
 
     Raises:
-        FieldError: A value is outside the vocabulary, and nothing stands for such.
+        MisfitError: A value is outside the vocabulary, and nothing stands for such.
     """
     at_null = dtype.type(0 if fill is None or isinstance(fill, bytes) else fill)
 
@@ -134,7 +125,7 @@ def codes_of(
         if leaf.form in WORDS:
             numbers = codes.of(as_binary(values))
         else:
-            numbers = _of_integers(numbers_of(values, leaf, valid, place), codes)
+            numbers = _of_integers(numbers_of(values, leaf, valid), codes)
         if codes.words is not None and codes.unknown != MISSING:
             odd = numbers == MISSING
             if codes.unknown is not None:
@@ -161,7 +152,7 @@ def codes_of(
     word = array[first].as_py()
     if isinstance(word, bytes):
         word = word.decode("utf-8", errors="backslashreplace")
-    raise place.error(
+    raise MisfitError(
         f"{word!r} is not among the {len(codes.words or ())} values of its vocabulary",
         index=first,
         advice="Add it, or give unknown= a code for such values.",
@@ -172,22 +163,22 @@ def code_of_fill(fill: float | str, leaf: ValueKind, codes: Codes) -> int | None
     """Return the code of a fill; None where it is one itself, as a number is where the column holds words.
 
     Raises:
-        Refused: It has none.
+        MisfitError: It has none.
     """
     if leaf.form in WORDS:
         if not isinstance(fill, str):
             if codes.num_buckets is not None and not 0 <= fill < codes.num_buckets:
-                raise Refused(f"fill={fill!r} is no bucket of {codes.num_buckets}")
+                raise MisfitError(f"fill={fill!r} is no bucket of {codes.num_buckets}")
             return None
         code = int(codes.of(strings_of([fill], pa.binary()))[0])
     else:
         if isinstance(fill, str) or not np.isfinite(fill) or fill != int(fill):
-            raise Refused(f"fill={fill!r} must be an integer here: the value that stands for null")
+            raise MisfitError(f"fill={fill!r} must be an integer here: the value that stands for null")
         if not integer_fits(int(fill), leaf.storage):
-            raise Refused(f"fill={fill!r} does not fit {leaf.storage.name}")
+            raise MisfitError(f"fill={fill!r} does not fit {leaf.storage.name}")
         code = int(_of_integers(np.array([int(fill)], leaf.storage), codes)[0])
     if code == MISSING and codes.unknown is None:
-        raise Refused(f"fill={fill!r} is not in the vocabulary; add it, or give unknown=")
+        raise MisfitError(f"fill={fill!r} is not in the vocabulary; add it, or give unknown=")
     return codes.unknown if code == MISSING else code
 
 

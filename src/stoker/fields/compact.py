@@ -109,15 +109,16 @@ class Compact:
 
 
 class MisfitError(ValueError):
-    """A value that the narrow form cannot hold.
+    """A column, or a value of it, cannot become what is asked for: why, for whoever knows where it stands.
 
     Attributes:
-        index: Row of the first one.
+        index: Row of the first such value.
+        advice: What to do, where that is not said by whoever tells it.
     """
 
-    def __init__(self, value: object, index: int) -> None:
-        super().__init__(str(value))
-        self.index = index
+    def __init__(self, why: object, *, index: int = 0, advice: str = "") -> None:
+        super().__init__(str(why))
+        self.index, self.advice = index, advice
 
 
 def check_storage_dtype(storage_dtype: StorageDtype) -> None:
@@ -138,34 +139,35 @@ def check_storage_dtype(storage_dtype: StorageDtype) -> None:
 
 def plan_compact(
     storage_dtype: StorageDtype, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> tuple[np.dtype[Any], tuple[int, ...], Compact] | str:
-    """Return dtype and shape of what is kept and how it is widened; or why that cannot be.
+) -> tuple[np.dtype[Any], tuple[int, ...], Compact]:
+    """Return dtype and shape of what is kept and how it is widened.
 
     Args:
         storage_dtype: What the user wants.
         dtype: Delivered.
         shape: Delivered, of one sample or value.
+
+    Raises:
+        MisfitError: Such a field cannot be kept so.
     """
+    is_float, told = dtype.kind == "f", f"and the field is {dtype.name}"
     if isinstance(storage_dtype, Scaled):
-        if dtype.kind != "f":
-            return f"a range is for floats, and the field is {dtype.name}"
+        if not is_float:
+            raise MisfitError(f"a range is for floats, {told}")
         compact = Compact("scaled", dtype, shape, storage_dtype.low, storage_dtype.step)
         return np.dtype(storage_dtype.dtype), shape, compact
     if storage_dtype == "bits":
         if dtype.kind != "b":
-            return f"bits are for bools, and the field is {dtype.name}"
+            raise MisfitError(f"bits are for bools, {told}")
         if not shape:
-            return "a single bool takes a byte in any form; stack several in one field"
+            raise MisfitError("a single bool takes a byte in any form; stack several in one field")
         return np.dtype(np.uint8), (*shape[:-1], -(-shape[-1] // 8)), Compact("bits", dtype, shape)
-    if storage_dtype in ("float16", "bfloat16"):
-        if dtype.kind != "f" or dtype.itemsize <= 2:
-            return f"{storage_dtype} is for wider floats, and the field is {dtype.name}"
-        form: Form = "bfloat16" if storage_dtype == "bfloat16" else "cast"
-        return np.dtype(np.uint16 if form == "bfloat16" else np.float16), shape, Compact(form, dtype, shape)
-    kept = np.dtype(storage_dtype)
-    if dtype.kind not in "iu" or dtype.itemsize <= kept.itemsize:
-        return f"{storage_dtype} is for wider integers, and the field is {dtype.name}"
-    return kept, shape, Compact("cast", dtype, shape)
+    form: Form = "bfloat16" if storage_dtype == "bfloat16" else "cast"
+    kept = np.dtype(np.uint16 if form == "bfloat16" else storage_dtype)
+    is_kept_float = form == "bfloat16" or kept.kind == "f"
+    if (is_float if is_kept_float else dtype.kind in "iu") and dtype.itemsize > kept.itemsize:
+        return kept, shape, Compact(form, dtype, shape)
+    raise MisfitError(f"{storage_dtype} is for wider {'floats' if is_kept_float else 'integers'}, {told}")
 
 
 def narrow(values: Array, compact: Compact, kept: np.dtype[Any]) -> Array:
@@ -200,7 +202,7 @@ def narrow(values: Array, compact: Compact, kept: np.dtype[Any]) -> Array:
     if not fits.all():
         at = int(np.argmin(fits.reshape(-1)))
         row = at // max(1, int(np.prod(values.shape[1:], dtype=np.int64)))
-        raise MisfitError(values.reshape(-1)[at], row)
+        raise MisfitError(values.reshape(-1)[at], index=row)
     return found.astype(kept, copy=found is values)
 
 

@@ -258,11 +258,8 @@ def find_narrowing(catalogue: Catalogue) -> NarrowingFound:
 def _narrower(entry: Entry, values: Array, num_rows: int) -> Narrower | None:
     """Return the narrowest form that holds the values: that loses nothing, or else the one that rounds least."""
     for storage_dtype in _forms(entry, values) if values.size else ():
-        planned = plan_compact(storage_dtype, values.dtype, values.shape[1:])
-        if isinstance(planned, str):
-            continue
-        dtype, _, compact = planned
         try:
+            dtype, _, compact = plan_compact(storage_dtype, values.dtype, values.shape[1:])
             kept = narrow(values, compact, dtype)
         except MisfitError:
             continue

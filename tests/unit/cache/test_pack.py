@@ -9,7 +9,7 @@ from tests.unit.cache.samples import arrays_of, entry, specs
 
 from stoker import Field, Spec
 from stoker.cache.tables import record_packer
-from stoker.columns import Converter, Piece, Pieces, plan_spec, to_arrays
+from stoker.columns import Converter, Pieces, plan_spec, to_arrays
 
 SOURCES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 
@@ -73,9 +73,9 @@ def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes
 
 def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_address():
     with pytest.raises(ValueError, match="one length"):
-        Piece(0, (np.zeros(3), np.zeros(2)))
+        Pieces(np.dtype("float64"), (3, 2), [(np.zeros(3), np.zeros(2))])
     with pytest.raises(ValueError, match="contiguous"):
-        Piece(0, (np.zeros(6)[::2],))
+        Pieces(np.dtype("float64"), (3,), [(np.zeros(6)[::2],)])
 
 
 def test_records_that_do_not_fit_their_block_are_refused():

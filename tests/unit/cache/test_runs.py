@@ -14,7 +14,7 @@ from tests.unit.cache.samples import arrays_of, entry, same_fields, specs
 from stoker import Ragged, Spec
 from stoker.cache.format import PAGE_BYTES
 from stoker.cache.tables import find_begins, take_rows
-from stoker.columns import Piece, Pieces
+from stoker.columns import Pieces
 
 
 @st.composite
@@ -81,11 +81,8 @@ def test_a_run_begins_where_any_field_changes_and_nowhere_else(spec, lengths, se
 )
 def test_a_stacked_field_is_compared_as_what_it_becomes(columns, cut):
     narrow, wide = ([np.array(column, dtype=dtype) for column in columns] for dtype in ("int8", "int64"))
-    pieces = (
-        Piece(0, tuple(column[:cut].copy() for column in narrow)),
-        Piece(cut, tuple(column[cut:].copy() for column in wide)),
-    )
-    stack = Pieces(np.dtype("int64"), (6, len(columns)), pieces)
+    parts = [column[:cut].copy() for column in narrow], [column[cut:].copy() for column in wide]
+    stack = Pieces(np.dtype("int64"), (6, len(columns)), parts)
     begins = find_begins([stack], num_rows=6)
     np.testing.assert_array_equal(begins, find_begins([stack.whole()], num_rows=6))
 

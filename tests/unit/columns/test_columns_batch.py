@@ -76,13 +76,12 @@ def test_many_columns_are_packed_as_they_stand(kind, dtype, num_columns, sizes, 
     found = Converter(fields).convert(table, where="")
     records = packed(found, spec, num_rows, step=step).view(spec.record_dtype)
     np.testing.assert_array_equal(records["x"].reshape(num_rows, -1), expected)
-    for i, piece in enumerate(found["x"].pieces):
+    starts = found["x"].starts
+    for i, part in enumerate(found["x"].parts):
         is_whole = with_null is None or with_null >= num_columns or i > 0
-        assert isinstance(piece.columns, BatchColumns) == (
-            is_whole and num_columns >= 16 and _is_as_stored(kind, dtype)
-        )
-        assert len(piece.columns) == len(list(piece.columns)) == num_columns
-        np.testing.assert_array_equal(piece.columns[-1], expected[piece.start : piece.stop, -1])
+        assert isinstance(part, BatchColumns) == (is_whole and num_columns >= 16 and _is_as_stored(kind, dtype))
+        assert len(part) == len(list(part)) == num_columns
+        np.testing.assert_array_equal(part[-1], expected[starts[i] : starts[i + 1], -1])
 
 
 def _is_as_stored(kind: str, dtype: str | None) -> bool:
