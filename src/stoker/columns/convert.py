@@ -221,7 +221,6 @@ def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, 
     return arrays
 
 
-
 def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Array | Ragged | Pieces:
     if isinstance(field, Ragged):
         return Ragged(_narrowed(field.values, plan, where), field.offsets)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -73,16 +73,9 @@ ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-
-class _Wanted(NamedTuple):
-    """Bytes that are to be looked at: of a header, as many of them as it takes."""
-
-    start: int
-    stop: int
-    is_header: bool = False
-
-
-_Look: TypeAlias = Generator[_Wanted, _Bytes, bool]
+_Look: TypeAlias = Generator[tuple[int, int, bool], _Bytes, bool]
+"""Asks for bytes [start, stop), of a header as many of them as it takes, and returns what it finds."""
+_Following: TypeAlias = Generator[None, tuple[int, BytesLike], bool]
 
 _Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array | pa.ChunkedArray]], list[pa.Table]]"
 """The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
@@ -157,15 +150,15 @@ class RowGroups:
         """
         layout = self.footer.layout
         with self._decoding():
-            shares = [_Share(self, leaves) for leaves in self._shares()]
+            shares = [self._share(leaves) for leaves in self._shares()]
         int96 = [leaf for leaf in self.spans[0] if layout.physical_types[leaf] == _INT96]
         in_seconds = self.by_arrow(int96, in_seconds=True) if int96 else None
         for num_rows in self.part_rows:
             found: list[_Rows | None] = [None] * len(shares)
 
-            def read(s: int, num_rows: int = num_rows, found: list[_Rows | None] = found) -> None:
+            def read(s: int, found: list[_Rows | None] = found) -> None:
                 with self._decoding():
-                    found[s] = shares[s].next(num_rows)
+                    found[s] = next(shares[s])
 
             share_out(len(shares), read)
             with self._decoding():
@@ -192,6 +185,36 @@ class RowGroups:
         for column, end in zip(columns, ends.tolist(), strict=True):
             shares[max(0, end * _MOST_SHARES - 1) // max(1, int(ends[-1]))] += column
         return [share for share in shares if share]
+
+    def _share(self, leaves: Sequence[int]) -> Iterator[_Rows]:
+        """Return the parts of some columns: by the native decoder; where it meets what it does not know, by pyarrow."""
+        footer, is_whole = self.footer, len(self.part_rows) == 1
+        known = known_leaves(footer.layout)  # once: the columns of row groups are put together by these very objects
+        readers = [
+            NativeColumns(
+                self.ranges,
+                known,
+                footer.numbers,
+                group,
+                {leaf: spans[leaf] for leaf in leaves},
+                coded=self.coded,
+                most_bytes=self.most_bytes,
+                is_whole=is_whole,
+            )
+            for group, spans in zip(self.numbers, self.spans, strict=True)
+        ]
+        left, by_arrow = list(leaves), list[Iterator[pa.Table]]()
+
+        def take(p: int, num_rows: int) -> _Rows:
+            found = [reader.take(num_rows if len(readers) == 1 else reader.num_left) for reader in readers]
+            native = set.intersection(*({leaf.number for leaf in rows} for rows in found))
+            if lost := [leaf for leaf in left if leaf not in native]:
+                by_arrow.append(itertools.islice(self.by_arrow(lost), p, None))
+                left[:] = [leaf for leaf in left if leaf in native]
+            found = [{leaf: array for leaf, array in rows.items() if leaf.number in native} for rows in found]
+            return found, [next(tables) for tables in by_arrow]
+
+        return map(take, itertools.count(), self.part_rows)
 
     def by_arrow(self, leaves: Sequence[int], *, in_seconds: bool = False) -> Iterator[pa.Table]:
         """Yield the parts of some leaf columns as pyarrow decodes them; INT96 in seconds where it is to be."""
@@ -268,10 +291,13 @@ class RowGroups:
         Of a stream the footer alone tells; its pages are looked at as they pass by. Raises as `_look_at_pages`.
         """
         if self.ranges.may_jump:
-            look = _Looking(self._look_at_pages(leaf, group))
-            while look.wanted is not None:
-                look.see(look.wanted.start, self.ranges.get(look.wanted.start, look.wanted.stop))
-            return look.is_large
+            look = self._look_at_pages(leaf, group)
+            try:
+                start, stop, _ = next(look)
+                while True:
+                    start, stop, _ = look.send(np.frombuffer(self.ranges.get(start, stop), np.uint8))
+            except StopIteration as over:
+                return bool(over.value)
         chunk = self.footer.numbers.chunks[group, leaf]
         most, known = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"]), self._known(chunk)
         is_by_dictionary = bool(known & _BY_DICTIONARY) and known <= _AS_DICTIONARY
@@ -299,7 +325,7 @@ class RowGroups:
         at, stop = self.spans[list(self.numbers).index(group)][leaf]
         while at < stop:
             for num_bytes in _HEADER_BYTES:
-                page = read_page_header((yield _Wanted(at, min(at + num_bytes, stop), is_header=True)))
+                page = read_page_header((yield at, min(at + num_bytes, stop), True))
                 if page is not None:
                     break
             if page is None:
@@ -317,7 +343,7 @@ class RowGroups:
                 )
             if page.kind == _DICTIONARY:
                 if is_text and at <= stop:
-                    values = self._values((yield _Wanted(begin, at)), page, leaf, int(chunk["codec"]))
+                    values = self._values((yield begin, at, False), page, leaf, int(chunk["codec"]))
                     longest = max(longest, page.plain_bytes if values is None else longest_string(values))
             elif page.encoding in _BY_DICTIONARY:
                 num_values += page.num_entries
@@ -326,7 +352,7 @@ class RowGroups:
             elif page.encoding not in _AS_DICTIONARY:
                 is_codable = False  # pyarrow does not read such strings as a dictionary
                 if is_text and page.encoding == _DELTA_STRINGS and at <= stop:
-                    values = self._values((yield _Wanted(begin, at)), page, leaf, int(chunk["codec"]))
+                    values = self._values((yield begin, at, False), page, leaf, int(chunk["codec"]))
                     num_shared = num_shared if len(self.part_rows) == 1 else 0
                     num_shared += page.plain_bytes if values is None else sum_of_deltas(values)
                     refuse_string_bytes(path, page.num_entries, num_shared, self.most_bytes)
@@ -387,101 +413,45 @@ class RowGroups:
         return None
 
 
-class _Looking:
-    """Something that looks at a column chunk, and what it has been given of it.
-
-    Attributes:
-        wanted: What it looks at next; None where it has seen enough.
-        is_large: What it found, then.
-    """
-
-    def __init__(self, look: _Look) -> None:
-        self._look, self._rest = look, b""
-        self.wanted: _Wanted | None = next(look, None)
-        self.is_large = False
-
-    def see(self, start: int, data: BytesLike) -> None:
-        """Look at the bytes from `start` on: where it wants some, or behind those before. Raises as what looks does."""
-        end = start + len(data)
-        if self.wanted is None or self.wanted.start >= end:
-            return
-        skip = self.wanted.start - start
-        rest = self._rest + bytes(data) if skip < 0 else bytes(memoryview(data)[skip:])
-        # What is wanted may have no bytes where all others end: a dictionary without words, and no page behind it.
-        while (wanted := self.wanted) is not None and (wanted.start < end or wanted.stop == end):
-            begin = len(rest) - (end - wanted.start)
-            stop = begin + wanted.stop - wanted.start
-            content = np.frombuffer(rest[begin:stop], np.uint8)
-            if stop > len(rest) and not (wanted.is_header and read_page_header(content)):
-                self._rest = rest[begin:]
-                return
-            try:
-                self.wanted = self._look.send(content)
-            except StopIteration as over:
-                self.wanted, self.is_large = None, over.value
+def _follow(look: _Look) -> _Following:
+    """Give what looks at a column chunk its bytes as they pass, with the place of each lot; return what it finds."""
+    rest = b""
+    try:
+        start, stop, is_header = next(look)
+        while True:
+            begin, data = yield
+            end = begin + len(data)
+            if start >= end:
+                continue
+            rest = rest + bytes(data) if start < begin else bytes(memoryview(data)[start - begin :])
+            # What is wanted may have no bytes where all others end: a dictionary without words, and no page behind it.
+            while start < end or stop == end:
+                at = len(rest) - (end - start)
+                content = np.frombuffer(rest[at : at + stop - start], np.uint8)
+                if stop > end and not (is_header and read_page_header(content)):
+                    rest = rest[at:]
+                    break
+                start, stop, is_header = look.send(content)
+    except StopIteration as over:
+        return bool(over.value)
 
 
 def _as_they_pass(looks: Iterable[tuple[ByteRange, _Look]]) -> Callable[[int, BytesLike], None]:
     """Return what looks at column chunks while somebody reads them from the beginning on: before they are decoded."""
-    by_end: dict[int, list[_Looking]] = {}  # by where the bytes end that have passed
+    by_end: dict[int, list[_Following]] = {}  # by where the bytes end that have passed
     for span, look in looks:
-        by_end.setdefault(span.start, []).append(_Looking(look))
+        following = _follow(look)
+        with suppress(StopIteration):
+            next(following)
+            by_end.setdefault(span.start, []).append(following)
 
     def see(start: int, data: BytesLike) -> None:
-        for look in by_end.pop(start, ()) if len(data) else ():
-            look.see(start, data)
-            if look.wanted is not None:
-                by_end.setdefault(start + len(data), []).append(look)
+        for following in by_end.pop(start, ()) if len(data) else ():
+            with suppress(StopIteration):  # it has seen enough
+                following.send((start, data))
+                by_end.setdefault(start + len(data), []).append(following)
 
     return see
-
-
-class _Share:
-    """Some columns, whose rows come part by part.
-
-    The native decoder reads what it knows; where it meets something else, pyarrow reads on.
-
-    Args:
-        groups: Have them.
-        leaves: Their leaf columns.
-    """
-
-    def __init__(self, groups: RowGroups, leaves: Sequence[int]) -> None:
-        self._groups = groups
-        self._leaves = leaves
-        # Once for all row groups: their columns are put together by these very objects.
-        known = known_leaves(groups.footer.layout)
-        self._native = [
-            NativeColumns(
-                groups.ranges,
-                known,
-                groups.footer.numbers,
-                group,
-                {leaf: spans[leaf] for leaf in leaves},
-                coded=groups.coded,
-                most_bytes=groups.most_bytes,
-                is_whole=len(groups.part_rows) == 1,
-            )
-            for group, spans in zip(groups.numbers, groups.spans, strict=True)
-        ]
-        self._arrow: list[Iterator[pa.Table]] = []
-        self._num_parts = 0
-
-    def next(self, num_rows: int) -> _Rows:
-        """Return the next part."""
-        rows_of = self._groups.footer.numbers.groups["num_rows"]
-        is_one = len(self._native) == 1
-        found = [
-            native.take(num_rows if is_one else int(rows_of[group]))
-            for group, native in zip(self._groups.numbers, self._native, strict=True)
-        ]
-        known = set.intersection(*({leaf.number for leaf in rows} for rows in found))
-        if lost := [leaf for leaf in self._leaves if leaf not in known]:
-            self._arrow.append(itertools.islice(self._groups.by_arrow(lost), self._num_parts, None))
-            self._leaves = [leaf for leaf in self._leaves if leaf in known]
-        self._num_parts += 1
-        found = [{leaf: array for leaf, array in rows.items() if leaf.number in known} for rows in found]
-        return found, [next(tables) for tables in self._arrow]
 
 
 def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.Table:
