@@ -202,6 +202,17 @@ def test_draws_by_weight_are_refused_in_mid_epoch(lake):
     assert "1 file more: a.parquet (draws by weight" in refused(lake.dataset, state, weights="weight")
 
 
+def test_a_state_whose_segments_have_other_samples_than_their_files_is_refused(lake):
+    _, state = train(lake.dataset, None, num_steps=4, **OPTIONS)
+    lake.add("a.parquet", 10)
+    _, state = train(lake.dataset, state, num_steps=1, allow={"files"}, **OPTIONS)
+    saved = json.loads(state)
+    assert saved["datasets"][0]["segment_sizes"] == [72, 10]
+    saved["datasets"][0]["segment_sizes"] = [73, 9]
+    words = refused(lake.dataset, json.dumps(saved))
+    assert "its segments have (73, 9) samples, and the files that came with them (72, 10)" in words
+
+
 @pytest.mark.parametrize(("allow", "error"), [({"file"}, ValueError), ("files", TypeError), (3, TypeError)])
 def test_words_that_mean_nothing_are_wrong_arguments(lake, allow, error):
     with stoker.Loader(lake.dataset, **OPTIONS) as loader, pytest.raises(error, match="allow"):

@@ -216,7 +216,7 @@ def test_where_the_samples_of_a_rare_data_set_stand_is_found_at_once_in_an_epoch
     one = order.epoch(0)
     for ordinal in range(3):
         position = one.position_of(1, 0, ordinal)
-        assert one.component_ranges(position, position + 1)[0].component == 1
+        assert one.component_ranges(position, position + 1)[0][0] == 1
         assert abs(position - one.num_samples * (2 * ordinal + 1) // 6) <= BLOCK_SIZE
 
 

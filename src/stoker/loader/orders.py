@@ -95,7 +95,8 @@ class CountedSet:
             for some, file in zip(samples, listed, strict=True)
         ]
         root, names = names_below(listed)
-        return OpenFiles(root, names, layouts_of(samples))
+        of_file = np.add.reduceat(self.num_units[filled], begins) if held.size else np.zeros(0, np.int64)
+        return OpenFiles(root, names, layouts_of(samples), of_file)
 
     @cached_property
     def contents(self) -> Contents:
@@ -107,7 +108,7 @@ class CountedSet:
         if (rule := self.catalogue.dataset.filter) is not None:
             told = str(rule) if len(str(rule)) <= _MAX_SHOWN else f"{str(rule)[: _MAX_SHOWN - 3]}..."
             chosen = f"{told} [{fingerprint('filter', rule.to_json())[:8]}]"
-        return describe(self.files, filter=chosen, draws=draws, num_samples=int(self.num_units.sum()))
+        return describe(self.files, filter=chosen, draws=draws)
 
     def segments(self, contents: Contents) -> Int64 | None:
         """Return with which segment each chunk came to the epoch under way, as its position says; None for one."""

@@ -130,7 +130,7 @@ def _after(
         filters = [f"the filter was {before.filter or 'none'} and is {now.filter or 'none'}"]
     draws = [] if before.draws == now.draws else ["the weights of the draws are others"]
     if found is not None and found.is_same:
-        return now.grown(before, found.place), [*filters, *draws], False
+        return now.grown(before, found), [*filters, *draws], False
     lines = _file_differences(before, now, found)
     if grows and is_beginning:
         return now, filters, False
@@ -138,7 +138,7 @@ def _after(
         told = "draws by weight from other files are other draws until the epoch is over"
         lines = [f"{line} ({told})" for line in lines]
     elif found is not None and found.only_grew:
-        return (now.grown(before, found.place), filters, False) if grows else (now, [*filters, *lines], True)
+        return (now.grown(before, found), filters, False) if grows else (now, [*filters, *lines], True)
     elif grows:
         lines = [f"{line} (an epoch under way keeps the files that it began with)" for line in lines]
     return now, [*filters, *draws, *lines], False

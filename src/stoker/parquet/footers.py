@@ -130,12 +130,30 @@ def parse_footer(buffer: pa.Buffer, url: str) -> pq.FileMetaData:
         SourceError: It is corrupt.
     """
     with decoding(url, where=f"the footer of {url}"):
-        metadata = pq.read_metadata(pa.BufferReader(buffer))
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(buffer))
+        except pa.ArrowNotImplementedError as error:
+            if "more than 64 bits" not in str(error):
+                raise
+            raise SourceError(
+                f"{url} has integers of 128 bits, which pyarrow cannot read, in {_wide_integers(buffer)}: write them "
+                "as 64 bits, or as decimals or strings (in Polars: .cast(pl.Int64))",
+                url=url,
+            ) from error
     # A footer in plain text that is signed belongs to a file with encrypted columns. Asking pyarrow about such a
     # column does not raise but ends the process.
     if metadata.serialized_size == buffer.size - 12 - _SIGNATURE_BYTES:
         raise SourceError(f"{url} is encrypted, in its columns: Stoker has no keys; decrypt it first", url=url)
     return metadata
+
+
+def _wide_integers(buffer: pa.Buffer) -> str:
+    """Return the columns that may have integers of 128 bits: Polars stores 16 bytes, and notes beside what they are."""
+    # A note under another name is one that pyarrow does not look at.
+    schema = pq.read_metadata(pa.BufferReader(bytes(buffer).replace(b"ARROW:schema", b"-----:schema"))).schema
+    leaves = [schema.column(i) for i in range(len(schema.names))]
+    found = [repr(leaf.path) for leaf in leaves if leaf.length == 16 and leaf.logical_type.type == "NONE"]
+    return f"column {' or '.join(found)}"
 
 
 class Footers:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,20 +43,8 @@ _MANY_SAMPLES = 4096
 _NUM_EPOCHS_KEPT = 2
 
 
-class ComponentRange(NamedTuple):
-    """Consecutive positions [start, stop) of one epoch of one component.
-
-    Attributes:
-        component: Number of the component.
-        epoch: Its own epoch, not the mixture's.
-        start: First position there, in the lane.
-        stop: One past the last.
-    """
-
-    component: int
-    epoch: int
-    start: int
-    stop: int
+ComponentRange: TypeAlias = tuple[int, int, int, int]
+"""A component, its own epoch, not the mixture's, and consecutive positions [start, stop) of that, in the lane."""
 
 
 @dataclass(frozen=True)
@@ -414,7 +402,7 @@ class MixtureEpoch:
             while first < last:
                 number, at = divmod(begin + first, size)
                 taken = min(last - first, size - at)
-                found.append(ComponentRange(component, number, at, at + taken))
+                found.append((component, number, at, at + taken))
                 first += taken
         return tuple(found)
 

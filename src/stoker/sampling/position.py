@@ -334,7 +334,7 @@ class Contents:
         segments, sizes = None if self.segments is None else _decoded(self.segments), self.sizes
         is_told = not self.segment_sizes if segments is None else self.segment_sizes and len(segments) == num_files
         is_sound = num_files == self.num_files >= 0 and (num_files or not self.num_samples)
-        is_counted = max(segments or b"", default=0) + 1 == len(sizes) and sum(sizes) == self.num_samples < 1 << 63
+        is_counted = {*(segments or b"\0")} == {*range(len(sizes))} and sum(sizes) == self.num_samples < 1 << 63
         if not (is_told and is_sound and is_counted and min(sizes) >= 0):
             raise ValueError("num_files, files and segments of a data set do not go together")
 
@@ -354,26 +354,31 @@ class Contents:
             return np.zeros(self.num_files, np.uint8)
         return np.frombuffer(_decoded(self.segments), np.uint8)
 
-    def grown(self, before: Contents, place: Int64) -> Contents:
+    def grown(self, before: Contents, found: Comparison) -> Contents:
         """Return the same with segments: those that an earlier state knows, and one more for the files that are new.
 
         Args:
             before: What the state says.
-            place: Where in its list each file stands, -1 where it does not. Shape [F].
+            found: The files beside those that it knows.
 
         Raises:
             ResumeError: There are more segments than a byte can number, or the state counts other samples.
         """
-        known, more, is_new = before.file_segments, self.num_samples - sum(before.sizes), bool((place < 0).any())
+        known = before.file_segments
         number = int(known.max(initial=0)) + 1 if len(known) else 0
-        numbers = np.append(known.astype(np.int64), number)[place]  # -1 is the last one
+        numbers = np.append(known.astype(np.int64), number)[found.place]  # -1 is the last one
         if not numbers.any():
             return self.whole()
-        if numbers.max() > np.iinfo(np.uint8).max or more < 0 or (more and not is_new):
-            what = "files were added to its epoch 255 times already, or it counts other samples of its files"
-            raise ResumeError(f"the saved position goes no further: {what}", saved=before.sizes, current=self.sizes)
+        sizes = tuple(int(found.counts[numbers == i].sum()) for i in range(int(numbers.max()) + 1))
+        why = None
+        if len(sizes) > 1 << 8:
+            why = "goes no further: files were added to its epoch 255 times already"
+        elif sizes[: len(before.sizes)] != before.sizes:
+            why = f"is not sound: its segments have {before.sizes} samples, and the files that came with them {sizes}"
+        if why is not None:
+            raise ResumeError(f"the saved position {why}", saved=before.sizes, current=sizes)
         text = base64.b64encode(numbers.astype(np.uint8).tobytes()).decode()
-        return replace(self, segments=text, segment_sizes=(*before.sizes, *((more,) if is_new else ())))
+        return replace(self, segments=text, segment_sizes=sizes)
 
 
 @dataclass(frozen=True)
@@ -384,11 +389,13 @@ class OpenFiles:
         root: Folder that names are told below, with its slash.
         names: Of the files that have samples, below the root, in their fixed order.
         layouts: Hash of the samples of each file's chunks. Shape [F].
+        counts: What the order counts of each file. Shape [F].
     """
 
     root: str
     names: tuple[str, ...]
     layouts: UInt64
+    counts: Int64
 
     @cached_property
     def entries(self) -> UInt64:
@@ -414,7 +421,7 @@ class OpenFiles:
             yield numbers, _entries([self.names[i][len(folder) :] for i in numbers], self.layouts[numbers])
 
 
-def describe(files: OpenFiles, *, filter: str | None, draws: str | None, num_samples: int) -> Contents:  # noqa: A002
+def describe(files: OpenFiles, *, filter: str | None, draws: str | None) -> Contents:  # noqa: A002
     """Return what the order of a data set is made of; see `Contents`."""
     entries = files.entries.astype("<u8").tobytes()
     digest = hashlib.blake2b(entries, digest_size=16).hexdigest()
@@ -423,7 +430,7 @@ def describe(files: OpenFiles, *, filter: str | None, draws: str | None, num_sam
         filter=filter,
         draws=draws,
         num_files=len(files.names),
-        num_samples=num_samples,
+        num_samples=int(files.counts.sum()),
         files=base64.b64encode(entries).decode() if len(files.names) <= MAX_FILES else None,
     )
 
@@ -441,6 +448,7 @@ class Comparison:
 
     Attributes:
         place: Where in the state's list each file stands, -1 where it does not. Shape [F].
+        counts: What the order counts of each file. Shape [F].
         added: Names of files that the state does not know.
         changed: Names of files whose chunks have other samples now.
         num_gone: How many files of the state are there no more.
@@ -448,6 +456,7 @@ class Comparison:
     """
 
     place: Int64
+    counts: Int64
     added: tuple[str, ...]
     changed: tuple[str, ...]
     num_gone: int
@@ -479,7 +488,8 @@ class Comparison:
 def compare(saved: Contents, now: Contents, files: OpenFiles) -> Comparison | None:
     """Return how the files of a data set differ from those that a state knows; None where it does not name them."""
     if saved.fingerprint == now.fingerprint and saved.num_files == now.num_files:
-        return Comparison(place=np.arange(now.num_files), added=(), changed=(), num_gone=0, is_in_order=True)
+        place = np.arange(now.num_files)
+        return Comparison(place=place, counts=files.counts, added=(), changed=(), num_gone=0, is_in_order=True)
     if saved.files is None:
         return None
     known, entries = _entries_of(saved.files), files.entries
@@ -500,6 +510,7 @@ def compare(saved: Contents, now: Contents, files: OpenFiles) -> Comparison | No
     there = np.flatnonzero(place >= 0)
     return Comparison(
         place=place,
+        counts=files.counts,
         added=tuple(files.names[i] for i in np.flatnonzero(place < 0)),
         changed=tuple(files.names[i] for i in there[known[place[there]] != entries[there]]),
         num_gone=len(known) - len(np.unique(place[there])),

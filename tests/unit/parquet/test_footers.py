@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.strategies import write_files
 
-from stoker import Dataset, SourceCorruptError, _native
+from stoker import Dataset, SourceCorruptError, SourceError, _native
 from stoker.parquet import footers
 from stoker.parquet.footers import Footers
 from stoker.storage.storage import LocalStorage
@@ -51,6 +51,15 @@ def test_a_footer_that_is_longer_than_its_file_is_corrupt(folder):
     path.write_bytes(path.read_bytes()[:-8] + (1 << 20).to_bytes(4, "little") + b"PAR1")
     with pytest.raises(SourceCorruptError, match="a footer of 1,048,576 bytes in a file of"):
         Dataset(path).open()
+
+
+def test_integers_of_128_bits_are_named_and_not_called_corrupt(tmp_path):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"a": [1], "wide": polars.Series([1], dtype=polars.Int128)})
+    frame.write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=r"128 bits.* in column 'wide'.*cast") as caught:
+        Dataset(tmp_path / "a.parquet").open()
+    assert not isinstance(caught.value, SourceCorruptError)
 
 
 def test_kept_footers_are_found_while_another_process_puts_its_own_in_their_place(folder, tmp_path):

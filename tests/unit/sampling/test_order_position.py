@@ -112,6 +112,16 @@ def test_what_is_no_saved_position_is_said_to_be_none(saved, words):
         ),
         ({"datasets": [to_json(NOTHING) | {"num_files": -1, "files": None}]}, "not sound: num_files, files and"),
         ({"datasets": [to_json(NOTHING) | {"segment_sizes": [1]}]}, "not sound: num_files, files and"),
+        (  # files of the segments 0 and 2, and none of segment 1
+            {
+                "datasets": [
+                    to_json(NOTHING)
+                    | {"num_files": 2, "num_samples": 3, "files": "A" * 22 + "==", "segments": "AAI="}
+                    | {"segment_sizes": [1, 1, 1]}
+                ]
+            },
+            "not sound: num_files, files and segments",
+        ),
         ({"window": 0}, "not sound: window must be 1 at least"),
         ({"lanes": 10**30}, "not sound: lanes must be 1 at least, and need no more than 63 bits"),
         ({"epoch": 1 << 63}, "not sound: epoch must be 0 at least, and need no more than 63 bits"),
