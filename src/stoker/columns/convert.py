@@ -120,14 +120,14 @@ def _converted(table: pa.Table, plans: Sequence[FieldPlan], where: str) -> dict[
     exported = [ExportedBatch(batch.__arrow_c_array__()[1]) if is_wide else None for batch in batches]
     _refuse_nulls(table, plans, exported, where)
     fields: dict[str, Array | Ragged | Pieces] = {}
-    field: Array | Ragged | Pieces
     for plan in plans:
+        mask = None if plan.mask is None else np.ones((table.num_rows, len(plan.columns)), np.bool_)
         if plan.is_stacked:
-            field, mask = _stacked(plan, batches, exported, table.num_rows, where)
+            shape = (table.num_rows, *plan.entry.shape)
+            fields[plan.entry.name] = Pieces(plan.entry.dtype, shape, _stacked(plan, batches, exported, where, mask))
         else:
-            field, mask = _single(plan.columns[0], batches, where)
-        fields[plan.entry.name] = field
-        if plan.mask is not None:
+            fields[plan.entry.name] = _single(plan.columns[0], batches, where, mask)
+        if plan.mask is not None and mask is not None:
             fields[plan.mask.name] = mask.reshape(table.num_rows, *plan.mask.shape)
     return fields
 
@@ -149,24 +149,26 @@ def _refuse_nulls(
         raise null_error(found, where=where)
 
 
-def _single(column: ColumnPlan, batches: Sequence[pa.RecordBatch], where: str) -> tuple[Array | Ragged | Pieces, Array]:
-    """Return a field of one column, and which of its rows had a value."""
-    found: list[Unfolded] = []
+def _single(
+    column: ColumnPlan, batches: Sequence[pa.RecordBatch], where: str, mask: Array | None
+) -> Array | Ragged | Pieces:
+    """Return a field of one column, and note in `mask` which of its rows had a value."""
+    parts: list[Array] = []
+    offsets: list[tuple[Array, ...]] = []
     start = 0
     for batch in batches:
-        found.append(_unfolded(batch.column(column.name), column, where, start))
+        values, borders, valid = _unfolded(batch.column(column.name), column, where, start)
+        parts.append(values if column.num_levels else values.reshape(len(values), *column.shape))
+        offsets.append(borders)
+        if mask is not None and valid is not None:
+            mask[start : start + batch.num_rows, 0] = valid
         start += batch.num_rows
-    if not found:
-        found = [(np.zeros((0, *column.shape), column.dtype), (np.zeros(1, np.int64),) * column.num_levels, None)]
-    parts = [values if column.num_levels else values.reshape(len(values), *column.shape) for values, _, _ in found]
+    if not parts:
+        parts, offsets = [np.zeros((0, *column.shape), column.dtype)], [(np.zeros(1, np.int64),) * column.num_levels]
     joined: Array | Ragged | Pieces = _together(parts)
-    for level in reversed(range(column.num_levels)):
-        joined = Ragged(joined, _join_offsets([offsets[level] for _, offsets, _ in found]))
-    if not column.has_mask:
-        return joined, np.zeros(0, np.bool_)
-    sizes = [batch.num_rows for batch in batches] or [0]
-    masks = [np.ones(n, np.bool_) if valid is None else valid for (_, _, valid), n in zip(found, sizes, strict=True)]
-    return joined, np.concatenate(masks)
+    for of_level in reversed([*zip(*offsets, strict=True)]):
+        joined = Ragged(joined, _join_offsets(of_level))
+    return joined
 
 
 def _together(values: Sequence[Array]) -> Array | Pieces:
@@ -189,11 +191,10 @@ def _stacked(
     plan: FieldPlan,
     batches: Sequence[pa.RecordBatch],
     exported: Sequence[ExportedBatch | None],
-    num_rows: int,
     where: str,
-) -> tuple[Pieces, Array]:
-    """Return a stacked field, and which values of its rows were there."""
-    mask = np.ones((num_rows, len(plan.columns)), np.bool_) if plan.mask is not None else np.zeros(0, np.bool_)
+    mask: Array | None,
+) -> list[Sequence[Array] | BatchColumns]:
+    """Return the parts of a stacked field, and note in `mask` which values of its rows were there."""
     parts: list[Sequence[Array] | BatchColumns] = []
     start = 0
     for batch, by_address in zip(batches, exported, strict=True):
@@ -202,10 +203,10 @@ def _stacked(
         else:
             parts.append(_columns_of(batch, plan, where, start, mask))
         start += batch.num_rows
-    return Pieces(plan.entry.dtype, (num_rows, *plan.entry.shape), parts), mask
+    return parts
 
 
-def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, mask: Array) -> list[Array]:
+def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, mask: Array | None) -> list[Array]:
     """Return the columns of a stacked field, and note their nulls in `mask`, from its row `start` on."""
     arrays: list[Array] = []
     for j, column in enumerate(plan.columns):
@@ -216,7 +217,7 @@ def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, 
             continue
         values, _, valid = _unfolded(array, column, where, start)
         arrays.append(values)
-        if plan.mask is not None and valid is not None:
+        if mask is not None and valid is not None:
             mask[start : start + batch.num_rows, j] = valid
     return arrays
 
