@@ -143,7 +143,7 @@ def _refuse_nulls(
             numbers = {i for batch in exported if batch is not None for i in batch.with_nulls(plan.alike)}
             columns = [plan.columns[i] for i in sorted(numbers)]
         for column in columns:
-            if column.fill is None and not column.has_mask and (num := table.column(column.name).null_count):
+            if column.fill is None and not column.has_mask and (num := table.column(column.number).null_count):
                 found[column.name] = num
     if found:
         raise null_error(found, where=where)
@@ -157,7 +157,7 @@ def _single(
     offsets: list[tuple[Array, ...]] = []
     start = 0
     for batch in batches:
-        values, borders, valid = _unfolded(batch.column(column.name), column, where, start)
+        values, borders, valid = _unfolded(batch, column, where, start)
         parts.append(values if column.num_levels else values.reshape(len(values), *column.shape))
         offsets.append(borders)
         if mask is not None and valid is not None:
@@ -210,12 +210,7 @@ def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, 
     """Return the columns of a stacked field, and note their nulls in `mask`, from its row `start` on."""
     arrays: list[Array] = []
     for j, column in enumerate(plan.columns):
-        array = batch.column(column.name)
-        # Nearly all are: what there is to be done for the others costs as much as the rest of a small column.
-        if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
-            arrays.append(buffer_of(array, column.leaf.storage))
-            continue
-        values, _, valid = _unfolded(array, column, where, start)
+        values, _, valid = _unfolded(batch, column, where, start)
         arrays.append(values)
         if mask is not None and valid is not None:
             mask[start : start + batch.num_rows, j] = valid
@@ -249,8 +244,12 @@ def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Ar
     return field.changed(change, dtype, plan.kept.shape) if isinstance(field, Pieces) else change(field, 0, 0)
 
 
-def _unfolded(array: pa.Array, column: ColumnPlan, where: str, start: int) -> Unfolded:
-    """Return what `unfold` does of an array that begins with row `start` of a table."""
+def _unfolded(batch: pa.RecordBatch, column: ColumnPlan, where: str, start: int) -> Unfolded:
+    """Return what `unfold` does of a column, in a batch that begins with row `start` of its table."""
+    array = batch.column(column.number)
+    # Nearly all are: what there is to be done for the others costs as much as the rest of a small column.
+    if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
+        return buffer_of(array, column.leaf.storage), (), None
     try:
         return unfold(array, column, where)
     except MisfitError as error:

@@ -65,6 +65,7 @@ class ColumnPlan:
 
     Attributes:
         name: Name of the column.
+        number: Of the column in the schema.
         levels: Levels of lists, outermost first; strings that stay bytes are a level of their own.
         num_levels: How many of them stay ragged, always the outermost ones.
         leaf: The innermost values.
@@ -79,6 +80,7 @@ class ColumnPlan:
     """
 
     name: str
+    number: int
     levels: tuple[Level, ...]
     num_levels: int
     leaf: ValueKind
@@ -189,16 +191,20 @@ def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[lis
         # Of thousands of columns, most are of one type. One that a user wrote in Python may have no hash.
         known: dict[object, ColumnPlan] = {}
         for name in match.columns:
-            kind = schema.field(numbers[name]).type
+            number = numbers[name]
+            kind = schema.field(number).type
             key = (name,) if isinstance(kind, pa.ExtensionType) else kind  # a type equals a text that names it
             try:
-                known[key] = replace(known[key], name=name) if key in known else _plan_column(name, kind, match)
-                columns.append(known[key])
+                if key in known:
+                    columns.append(replace(known[key], name=name, number=number))
+                else:
+                    columns.append(_plan_column(name, number, kind, match))
+                    known[key] = columns[-1]
             except MisfitError as why:
-                problems.append((numbers[name], (name,), f"column {name!r} ({kind}): {why}"))
+                problems.append((number, (name,), f"column {name!r} ({kind}): {why}"))
         if len(columns) == len(match.columns):
             try:
-                plans.append(_plan_field(match, columns, schema, numbers))
+                plans.append(_plan_field(match, columns, schema))
             except MisfitError as why:
                 problems.append((numbers[match.columns[0]], match.columns, f"field {match.name!r}: {why}"))
     return plans, sorted(problems, key=itemgetter(0))
@@ -266,13 +272,13 @@ def _nothing_named(name: str, pattern: str, field: Field, names: Sequence[str]) 
     return f"{subject} names no column; {hint or f'there are {there}'}"
 
 
-def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema, numbers: Mapping[str, int]) -> FieldPlan:
+def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema) -> FieldPlan:
     shape, unit, alike = plans[0].shape, plans[0].unit, None
     if match.is_stacked:
         plans, shape, unit = _stack(match.field, plans)
         stored = plans[0].stored_type
-        if all(plan.stored_type == stored == schema.field(numbers[plan.name]).type for plan in plans):
-            alike = np.array([numbers[plan.name] for plan in plans], np.int64)
+        if all(plan.stored_type == stored == schema.field(plan.number).type for plan in plans):
+            alike = np.array([plan.number for plan in plans], np.int64)
     kept = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
     if match.field.storage_dtype is not None:
         try:
@@ -334,7 +340,7 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     return plans, shape, units[0] if len(units) == 1 else None
 
 
-def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
+def _plan_column(name: str, number: int, kind: pa.DataType, match: Match) -> ColumnPlan:
     field = match.field
     levels, leaf = kind_of(kind)
     codes = _codes_of(field, leaf)
@@ -365,6 +371,7 @@ def _plan_column(name: str, kind: pa.DataType, match: Match) -> ColumnPlan:
         unit = f"1e{-leaf.scale}"
     return ColumnPlan(
         name=name,
+        number=number,
         levels=levels,
         num_levels=num_levels,
         leaf=leaf,
