@@ -24,7 +24,7 @@ from stoker.columns.arrays import (
     unscaled_of,
     validity,
 )
-from stoker.columns.kinds import WORDS, Form, Level, is_bytes
+from stoker.columns.kinds import WORDS, Form, is_bytes
 from stoker.columns.pieces import BatchColumns, Packable, Pieces, joined
 from stoker.columns.plan import ColumnPlan, FieldPlan, plan_fields
 from stoker.columns.results import Columns, as_table
@@ -274,7 +274,7 @@ def unfold(array: pa.Array, column: ColumnPlan, where: str, depth: int = 0) -> U
         values, valid = _unfold_leaf(array, column, where, depth)
         return values, (), valid
     array = decoded(array)
-    level, is_ragged = column.levels[depth], depth < column.num_levels
+    size, is_ragged = column.levels[depth], depth < column.num_levels
     valid = there = validity(array)  # what the mask shows, and which lists really hold values
     _check_fill(valid, column, where, depth)
     if is_bytes(array.type):
@@ -282,13 +282,13 @@ def unfold(array: pa.Array, column: ColumnPlan, where: str, depth: int = 0) -> U
         if there is not None and isinstance(column.fill, bytes):
             array, there = array.fill_null(column.fill), None
     offsets, child = split_lists(array, there)
-    if level.size is not None and not pa.types.is_fixed_size_list(array.type):
+    if size is not None and not pa.types.is_fixed_size_list(array.type):
         lengths = np.diff(offsets)
-        wrong = lengths != level.size if there is None else (lengths != level.size) & there
+        wrong = lengths != size if there is None else (lengths != size) & there
         if wrong.any():
             i = int(np.argmax(wrong))
             raise MisfitError(
-                f"a list of length {lengths[i]}, but shape= asks for {level.size} values",
+                f"a list of length {lengths[i]}, but shape= asks for {size} values",
                 index=i,
                 advice="Leave shape= out to have ragged lists, or pad or cut them in a transform.",
             )
@@ -300,18 +300,14 @@ def unfold(array: pa.Array, column: ColumnPlan, where: str, depth: int = 0) -> U
     if is_ragged:
         return values, (offsets, *inner), valid
     num_there = len(array) if there is None else int(np.count_nonzero(there))
-    values = _shape_level(values, level, num_there)
+    tensor = column.leaf.tensor if depth == len(column.levels) - 1 else None
+    if tensor is None:
+        assert size is not None
+        values = values.reshape(num_there, size, *values.shape[1:])
+    else:
+        as_stored = values.reshape(num_there, *tensor)
+        values = np.ascontiguousarray(as_stored.transpose(0, *(axis + 1 for axis in column.leaf.order)))
     return values if there is None else _spread(values, there, column), (), valid
-
-
-def _shape_level(values: Array, level: Level, num_rows: int) -> Array:
-    """Return the values of lists of one length with the lists' dimensions in front, [num_rows, ...]."""
-    rest = values.shape[1:]
-    if level.permutation is None or level.physical is None:
-        return values.reshape(num_rows, *level.shape, *rest)
-    as_stored = values.reshape(num_rows, *level.physical, *rest)
-    behind = range(1 + len(level.physical), as_stored.ndim)
-    return np.ascontiguousarray(as_stored.transpose(0, *(axis + 1 for axis in level.permutation), *behind))
 
 
 def _spread(values: Array, there: Array, column: ColumnPlan) -> Array:

@@ -8,9 +8,9 @@ dictionary<int8, string>          the same as string: the encoding is no part of
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from stoker.fields.compact import MisfitError
 from stoker.words import some_of
 
 DType = np.dtype[Any]
+Levels: TypeAlias = tuple[int | None, ...]
+"""The length of every list, outermost ones first; None where it varies."""
 
 
 class Form(Enum):
@@ -48,6 +50,8 @@ class ValueKind:
         unit: What one step of the number means, None where the type does not say.
         width: Bytes of one value where the form is FIXED_BYTES or DECIMAL.
         scale: Digits behind the point where the form is DECIMAL.
+        tensor: Where the innermost lists are tensors, the shape in which these are stored, else None.
+        order: Stored dimension of each dimension of such a tensor.
     """
 
     form: Form
@@ -56,34 +60,18 @@ class ValueKind:
     unit: str | None = None
     width: int = 0
     scale: int = 0
+    tensor: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
 
-
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    """One level of lists.
-
-    Attributes:
-        size: Length of every list, None where it varies.
-        physical: Shape of the values as stored where the level is a tensor, else None.
-        permutation: Stored dimension of each dimension of the tensor, where they differ.
-    """
-
-    size: int | None
-    physical: tuple[int, ...] | None = None
-    permutation: tuple[int, ...] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Dimensions that a level of one length adds to a sample."""
-        if self.physical is not None:
-            return tuple(self.physical[axis] for axis in self.permutation or range(len(self.physical)))
-        return () if self.size is None else (self.size,)
+    def dimensions(self, levels: Levels) -> Levels:
+        """Return the lengths of lists around such values, those of a tensor dimension by dimension."""
+        return levels if self.tensor is None else (*levels[:-1], *(self.tensor[axis] for axis in self.order))
 
 
 _WAY_OUT = "leave it out (columns= without it), or turn it into numbers in a transform"
 
 
-def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
+def kind_of(kind: pa.DataType) -> tuple[Levels, ValueKind]:
     """Return what an Arrow type is made of: levels of lists, outermost first, around a leaf.
 
     Raises:
@@ -95,15 +83,14 @@ def kind_of(kind: pa.DataType) -> tuple[tuple[Level, ...], ValueKind]:
             raise MisfitError(f"a list of structs is no array of numbers; {_WAY_OUT}, for example one list a field")
         levels, leaf = kind_of(kind.value_type)
         size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
-        return (Level(size=size), *levels), leaf
+        return (size, *levels), leaf
     if isinstance(kind, pa.FixedShapeTensorType):
         levels, leaf = kind_of(kind.value_type)
         shape = tuple(int(k) for k in kind.shape)
         order = tuple(kind.permutation or range(len(shape)))
         if levels or leaf.form in WORDS:
             raise MisfitError(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
-        size, is_plain = int(np.prod(shape, dtype=np.int64)), order == tuple(range(len(shape)))
-        return (Level(size=size, physical=shape, permutation=None if is_plain else order),), leaf
+        return (int(np.prod(shape, dtype=np.int64)),), replace(leaf, tensor=shape, order=order)
     return (), _leaf_of(kind)
 
 

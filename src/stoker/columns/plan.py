@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from stoker.arguments import near
 from stoker.columns.arrays import exact_bits, integer_fits, null_error
-from stoker.columns.kinds import WORDS, DType, Form, Level, ValueKind, kind_of
+from stoker.columns.kinds import WORDS, DType, Form, Levels, ValueKind, kind_of
 from stoker.columns.results import Columns, as_table
 from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
@@ -66,7 +66,7 @@ class ColumnPlan:
     Attributes:
         name: Name of the column.
         number: Of the column in the schema.
-        levels: Levels of lists, outermost first; strings that stay bytes are a level of their own.
+        levels: Lengths of lists; strings that stay bytes are a level of their own.
         num_levels: How many of them stay ragged, always the outermost ones.
         leaf: The innermost values.
         codes: How values become codes or buckets, None where they do not.
@@ -81,7 +81,7 @@ class ColumnPlan:
 
     name: str
     number: int
-    levels: tuple[Level, ...]
+    levels: Levels
     num_levels: int
     leaf: ValueKind
     codes: Codes | None
@@ -349,11 +349,11 @@ def _plan_column(name: str, number: int, kind: pa.DataType, match: Match) -> Col
         if field.num_bytes is not None or leaf.form is Form.FIXED_BYTES:
             value_shape = (field.num_bytes or leaf.width,)
         else:
-            levels = (*levels, Level(size=None))
+            levels = (*levels, None)
     sized = None if match.is_stacked else field.shape
     if sized is not None:
-        levels = _size_levels(levels, value_shape, sized)
-    num_levels = max((i + 1 for i, level in enumerate(levels) if level.size is None), default=0)
+        levels = _size_levels(levels, leaf, value_shape, sized)
+    num_levels = max((i + 1 for i, size in enumerate(levels) if size is None), default=0)
     if num_levels > 2:
         is_text = leaf.form is Form.BYTES and codes is None and not value_shape
         deeper = "; vocabulary=, hash_buckets= or num_bytes= would make one number of each string" if is_text else ""
@@ -361,9 +361,7 @@ def _plan_column(name: str, number: int, kind: pa.DataType, match: Match) -> Col
             f"lists of lists of lists are more levels than the two a ragged field can have{deeper}; leave it out "
             "(columns= without it), or flatten it in a transform"
         )
-    if any(level.permutation is not None for level in levels[:num_levels]):
-        raise MisfitError("a permuted tensor cannot be ragged; reorder it in a transform")
-    shape = sum((level.shape for level in levels[num_levels:]), ()) + value_shape
+    shape = tuple(size for size in leaf.dimensions(levels)[num_levels:] if size is not None) + value_shape
     dtype, unit = leaf.dtype if codes is None else _CODES, leaf.unit if codes is None else None
     if field.dtype is not None:
         dtype = np.dtype(field.dtype)
@@ -422,9 +420,9 @@ def _codes_of(field: Field, leaf: ValueKind) -> Codes | None:
     return None
 
 
-def _size_levels(levels: tuple[Level, ...], value_shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[Level, ...]:
+def _size_levels(levels: Levels, leaf: ValueKind, value_shape: tuple[int, ...], wanted: tuple[int, ...]) -> Levels:
     """Return the levels with the length that `shape=` gives them."""
-    full = tuple(k for level in levels for k in ((None,) if level.size is None else level.shape)) + value_shape
+    full = (*leaf.dimensions(levels), *value_shape)
     inner = tuple(k for k in full if k is not None)
     num_wanted, num_inner = (int(np.prod(shape, dtype=np.int64)) for shape in (wanted, inner))
     sizes = [want for have, want in zip(full, wanted, strict=False) if have is None]
@@ -440,7 +438,7 @@ def _size_levels(levels: tuple[Level, ...], value_shape: tuple[int, ...], wanted
         text = ", ".join("*" if k is None else str(k) for k in full)
         raise MisfitError(f"shape={wanted} does not fit lists of lists of shape [{text}]; give every dimension")
     given = iter(sizes)
-    return tuple(replace(level, size=next(given)) if level.size is None else level for level in levels)
+    return tuple(next(given) if size is None else size for size in levels)
 
 
 def _fill_of(
@@ -449,7 +447,7 @@ def _fill_of(
     codes: Codes | None,
     dtype: DType,
     value_shape: tuple[int, ...],
-    levels: Sequence[Level],
+    levels: Levels,
 ) -> Fill:
     """Return what stands for null among the values delivered."""
     code = None if codes is None else code_of_fill(fill, leaf, codes)
@@ -462,8 +460,8 @@ def _fill_of(
     word = fill.encode()
     if value_shape and len(word) > value_shape[0]:
         raise MisfitError(f"fill={fill!r} has {len(word)} bytes, more than {value_shape[0]}")
-    if not value_shape and levels[-1].size not in (None, len(word)):
-        raise MisfitError(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1].size}")
+    if not value_shape and levels[-1] not in (None, len(word)):
+        raise MisfitError(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1]}")
     return word
 
 
