@@ -121,13 +121,7 @@ class Pieces:
         return whole.reshape(self.shape)
 
     def changed(self, change: Callable[[Array, int, int], Array], dtype: DType, shape: Sequence[int]) -> Pieces:
-        """Return what becomes of each array, which is told its column and first row.
-
-        Args:
-            change: What becomes of an array.
-            dtype: Of the new field.
-            shape: Of one row of it.
-        """
+        """Return a field of what becomes of each array, given its column and first row; `shape` is of one row of it."""
         parts = [
             [np.ascontiguousarray(change(array, j, start)) for j, array in enumerate(columns)]
             for columns, start in zip(self.parts, self.starts, strict=False)

@@ -501,10 +501,6 @@ def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Fiel
 def share_fields(spec: Spec, share: Share) -> Spec:
     """Return the spec with the fields that are shared marked; a key itself is shared by its equal neighbours, too.
 
-    Args:
-        spec: All fields, none marked.
-        share: What is asked for.
-
     Raises:
         FieldError: A key is no field, a pattern finds none, or two keys would share one.
     """

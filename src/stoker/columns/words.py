@@ -104,13 +104,6 @@ def codes_of(
 ) -> tuple[Array, Array | None]:
     """Return the code or bucket of each value, and which rows had a value.
 
-    Args:
-        array: Values as they are stored.
-        leaf: What they are.
-        codes: How they become numbers.
-        dtype: Of the codes.
-        fill: Code at nulls.
-
     Returns:
         Codes, the fill or zero at nulls, and bool or None where all had a value. Shape [n] each.
 

@@ -140,12 +140,7 @@ def check_storage_dtype(storage_dtype: StorageDtype) -> None:
 def plan_compact(
     storage_dtype: StorageDtype, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> tuple[np.dtype[Any], tuple[int, ...], Compact]:
-    """Return dtype and shape of what is kept and how it is widened.
-
-    Args:
-        storage_dtype: What the user wants.
-        dtype: Delivered.
-        shape: Delivered, of one sample or value.
+    """Return dtype and shape of what is kept of a sample or value, and how it is widened to those delivered.
 
     Raises:
         MisfitError: Such a field cannot be kept so.
@@ -207,12 +202,7 @@ def narrow(values: Array, compact: Compact, kept: np.dtype[Any]) -> Array:
 
 
 def widen(kept: Array, compact: Compact) -> Array:
-    """Return values as they are delivered, new.
-
-    Args:
-        kept: Shape [..., and that of what is kept].
-        compact: How.
-    """
+    """Return values of shape [..., and that of what is kept] as they are delivered, new."""
     if compact.form == "cast":
         if kept.dtype != np.float16:
             return kept.astype(compact.dtype)

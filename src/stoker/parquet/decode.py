@@ -516,11 +516,6 @@ def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
     INT96, the old timestamps of Spark, Hive and Impala, reach further than the nanoseconds that pyarrow makes of them:
     9999-12-31 comes as 1816-03-29 without a word. In seconds nothing wraps, so such columns are decoded twice.
 
-    Args:
-        table: Rows as they are delivered, structs as structs.
-        seconds: The INT96 columns of the same rows, decoded in seconds.
-        where: The fragment, for errors.
-
     Raises:
         FieldError: Columns hold instants that their type cannot say; it names each.
     """

@@ -62,13 +62,7 @@ class Numbers:
 
 
 def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str) -> Numbers:
-    """Return the numbers of a footer.
-
-    Args:
-        buffer: The footer as a Parquet file without data.
-        metadata: What pyarrow parsed from it.
-        layout: The layout of its columns.
-        url: The file, for errors.
+    """Return the numbers of a footer, which is a Parquet file without data; pyarrow has parsed it, too.
 
     Raises:
         SourceCorruptError: The footer contradicts itself.
@@ -120,10 +114,6 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
 
 def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Return what each column chunk takes in Arrow, as far as its footer tells, and where that may be far too little.
-
-    Args:
-        layout: Of the file.
-        numbers: Of its footer: G row groups, L leaf columns.
 
     Returns:
         Bytes, and where they are only what is stored. Shape [G, L] each.

@@ -353,12 +353,7 @@ def _read_kept(path: Path) -> dict[ObjectInfo, _Packed]:
 
 
 def way_out(where: str, urls: Iterable[str]) -> str:
-    """Return how files become Parquet, in words, to follow what is wrong; "" where they may be Parquet.
-
-    Args:
-        where: The file or folder that was named.
-        urls: Of the files; what most of them are counts.
-    """
+    """Return how files become Parquet, in words, to follow what is wrong; "" where most of them may be Parquet."""
     (kind, _), *_ = [*Counter(_kind(url.rpartition("/")[2].lower()) for url in urls).most_common(1), ("", 0)]
     if not kind:
         return ""

@@ -43,13 +43,7 @@ class Member(NamedTuple):
 
 
 def named(stored: Sequence[pa.Field], wanted: Sequence[pa.Field], *, by_id: bool) -> tuple[Member, ...] | None:
-    """Return how a table calls the columns of a file; None where both call them alike.
-
-    Args:
-        stored: Fields of the file, with their ids.
-        wanted: Fields of the table, with their ids or other names.
-        by_id: Whether ids tell, where the file has them.
-    """
+    """Return how a table calls the columns of a file; None where both call them alike. Ids tell, where it has some."""
     members = _members(stored, wanted, by_id=by_id and has_ids(stored))
     lost = {field.name for field in wanted} - {member.name for member in members}
     is_alike = all(member.is_alike for member in members) and not lost & {field.name for field in stored}

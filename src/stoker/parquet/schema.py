@@ -237,11 +237,6 @@ def align(table: pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
 
     Nothing is copied where a type is already right.
 
-    Args:
-        table: Rows of one file.
-        schema: What all files share.
-        where: Which rows, for errors.
-
     Raises:
         FieldError: A value does not fit the type that all files share.
     """
@@ -335,11 +330,7 @@ def fixed_width_bytes(kind: pa.DataType) -> int:
 
 
 class Sizes:
-    """About how many bytes rows of a schema take in Arrow: of thousands of columns, only those are asked that differ.
-
-    Args:
-        schema: Of the rows.
-    """
+    """About how many bytes rows of a schema take in Arrow: of thousands of columns, those are asked that differ."""
 
     def __init__(self, schema: pa.Schema) -> None:
         widths: dict[str, int] = {field.name: fixed_width_bytes(field.type) for field in schema}

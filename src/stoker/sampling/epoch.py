@@ -184,12 +184,7 @@ def checked_place(epoch: int, lane: int, lanes: int) -> tuple[int, int]:
 
 
 def shares(segments: Sequence[int], lanes: int) -> list[tuple[int, ...]]:
-    """Return how many samples each lane has of each segment; lanes never differ by more than one in all.
-
-    Args:
-        segments: Samples of each segment, at least one.
-        lanes: How many lanes.
-    """
+    """Return how many samples each lane has of each segment; lanes never differ by more than one in all."""
     first, *others = segments
     found = [tuple((lane + 1) * first // lanes - lane * first // lanes for lane in range(lanes))]
     totals = [*found[0]]
@@ -293,12 +288,7 @@ class EpochOrder:
         return chunk, row
 
     def positions_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
-        """Return where in this lane and epoch samples stand, of those that it holds: the inverse of `locate`.
-
-        Args:
-            chunk: Chunks, in fixed order. Shape [B].
-            row: Rows in those chunks. Shape [B].
-        """
+        """Return where in this lane and epoch samples stand, of those that it holds: the inverse of `locate`."""
         chunk, row = as_index(chunk, name="chunk"), as_index(row, name="row")
         by_chunk, is_here = np.argsort(self._slot_chunks), np.isin(chunk, self._slot_chunks)
         slot = by_chunk[np.searchsorted(self._slot_chunks, chunk[is_here], sorter=by_chunk)]

@@ -418,13 +418,7 @@ class MixtureEpoch:
         )
 
     def position_of(self, component: int, epoch: int, place: int) -> int | None:
-        """Return where in this epoch a position of a component's own epoch stands; None where it does not.
-
-        Args:
-            component: Number of the component.
-            epoch: Its own epoch.
-            place: A position there, in this lane.
-        """
+        """Return where in this epoch a position of a component's own epoch stands; None where it does not."""
         ordinal = epoch * self._sizes[component] + place - self._begins[component]
         return self.first_use(component, epoch, place) if 0 <= ordinal < self._counts[component] else None
 

@@ -197,13 +197,7 @@ def quality(
 def _expected_counts(
     parts: Sequence[int], sizes: Sequence[int], label_counts: Sequence[npt.ArrayLike] | None
 ) -> npt.NDArray[np.float64]:
-    """Return how often each label comes in an epoch. Shape [C].
-
-    Args:
-        parts: Samples that an epoch has of each data set.
-        sizes: Samples that each data set has.
-        label_counts: Samples of each label in each data set; None for sorted data.
-    """
+    """Return how often each label comes in an epoch that has so many samples of each data set. Shape [C]."""
     borders = np.arange(_NUM_SORTED + 1, dtype=np.int64)
     counts = label_counts or [np.diff(-(-borders * size // _NUM_SORTED)) for size in sizes]
     expected = np.zeros(np.shape(counts[0]))

@@ -213,12 +213,7 @@ class Steps:
         return tuple(taken)
 
     def slices_of(self, steps: Sequence[int], shard: RankShare = RankShare()) -> list[tuple[Slice, ...]]:
-        """Return `slices` of several steps.
-
-        Args:
-            steps: Ascending.
-            shard: Rank and world size.
-        """
+        """Return `slices` of several steps, which ascend."""
         most, first = self.part_size, self.lane_start
         if self.num_lanes > 1 or not steps or steps[0] < 0 or first + (steps[-1] + 1) * most > self.lane_sizes[0]:
             return [self.slices(step, shard) for step in steps]
@@ -294,11 +289,7 @@ def samples_of(
 ) -> Samples:
     """Return every sample of a step on a rank; for one rank of one, of the global batch.
 
-    Args:
-        lanes: The epoch's order: `MixtureOrder.lanes_of_epoch(epoch)`.
-        steps: The epoch's steps.
-        step: Which of them.
-        shard: Rank and world size.
+    The epoch's order is `MixtureOrder.lanes_of_epoch(epoch)`.
 
     Raises:
         ValueError: There is no such step, or `steps` belong to other lanes.
