@@ -77,9 +77,6 @@ _Look: TypeAlias = Generator[tuple[int, int, bool], _Bytes, bool]
 """Asks for bytes [start, stop), of a header as many of them as it takes, and returns what it finds."""
 _Following: TypeAlias = Generator[None, tuple[int, BytesLike], bool]
 
-_Rows: TypeAlias = "tuple[list[dict[Leaf, pa.Array | pa.ChunkedArray]], list[pa.Table]]"
-"""The next rows of some columns: what the native decoder gave of each row group, and tables of pyarrow's."""
-
 
 def one_by_one(num: int, work: Callable[[int], None]) -> None:
     """Call `work` with every number below `num`, in the calling thread."""
@@ -154,15 +151,15 @@ class RowGroups:
         int96 = [leaf for leaf in self.spans[0] if layout.physical_types[leaf] == _INT96]
         in_seconds = self.by_arrow(int96, in_seconds=True) if int96 else None
         for num_rows in self.part_rows:
-            found: list[_Rows | None] = [None] * len(shares)
+            found: dict[int, pa.Table] = {}
 
-            def read(s: int, found: list[_Rows | None] = found) -> None:
+            def read(s: int, found: dict[int, pa.Table] = found) -> None:
                 with self._decoding():
                     found[s] = next(shares[s])
 
             share_out(len(shares), read)
             with self._decoding():
-                table = _table([rows for rows in found if rows is not None], layout.schema, is_coded=bool(self.coded))
+                table = found[0] if len(shares) == 1 else _table([{}], list(found.values()), layout.schema)
                 _check_num_rows(table.num_rows, num_rows)
             del found, read
             if in_seconds is not None:
@@ -186,7 +183,7 @@ class RowGroups:
             shares[max(0, end * _MOST_SHARES - 1) // max(1, int(ends[-1]))] += column
         return [share for share in shares if share]
 
-    def _share(self, leaves: Sequence[int]) -> Iterator[_Rows]:
+    def _share(self, leaves: Sequence[int]) -> Iterator[pa.Table]:
         """Return the parts of some columns: by the native decoder; where it meets what it does not know, by pyarrow."""
         footer, is_whole = self.footer, len(self.part_rows) == 1
         known = known_leaves(footer.layout)  # once: the columns of row groups are put together by these very objects
@@ -205,14 +202,16 @@ class RowGroups:
         ]
         left, by_arrow = list(leaves), list[Iterator[pa.Table]]()
 
-        def take(p: int, num_rows: int) -> _Rows:
+        def take(p: int, num_rows: int) -> pa.Table:
             found = [reader.take(num_rows if len(readers) == 1 else reader.num_left) for reader in readers]
-            native = set.intersection(*({leaf.number for leaf in rows} for rows in found))
-            if lost := [leaf for leaf in left if leaf not in native]:
+            if any(len(rows) < len(left) for rows in found):
+                native = set.intersection(*({leaf.number for leaf in rows} for rows in found))
+                lost = [leaf for leaf in left if leaf not in native]
                 by_arrow.append(itertools.islice(self.by_arrow(lost), p, None))
                 left[:] = [leaf for leaf in left if leaf in native]
-            found = [{leaf: array for leaf, array in rows.items() if leaf.number in native} for rows in found]
-            return found, [next(tables) for tables in by_arrow]
+                found = [{leaf: array for leaf, array in rows.items() if leaf.number in native} for rows in found]
+            tables = [next(pieces) for pieces in by_arrow]
+            return _table(found, tables, footer.layout.schema, is_coded=bool(self.coded))
 
         return map(take, itertools.count(), self.part_rows)
 
@@ -446,15 +445,18 @@ def _as_they_pass(looks: Iterable[tuple[ByteRange, _Look]]) -> Callable[[int, By
     return see
 
 
-def _table(shares: Sequence[_Rows], schema: pa.Schema, *, is_coded: bool) -> pa.Table:
-    """Return all columns of a part, in the order of a schema."""
-    tables = [table for _, by_arrow in shares for table in by_arrow]
-    of_groups = zip(*(native for native, _ in shares), strict=True)
-    groups = [{leaf: array for some in of_shares for leaf, array in some.items()} for of_shares in of_groups]
+def _table(
+    groups: Sequence[Mapping[Leaf, pa.Array | pa.ChunkedArray]],
+    tables: Sequence[pa.Table],
+    schema: pa.Schema,
+    *,
+    is_coded: bool = False,
+) -> pa.Table:
+    """Return columns in the order of a schema: those that the native decoder gave of each row group, and of tables."""
     is_cut = any(isinstance(array, pa.ChunkedArray) for group in groups for array in group.values())
     if not tables and not is_coded and not is_cut:
         # A fifth of what thousands of columns take one by one.
-        leaves = tuple(sorted(groups[0], key=lambda leaf: leaf.number))
+        leaves = tuple(groups[0])
         kind = _schema_of(leaves)
         batches = [pa.RecordBatch.from_arrays([group[leaf] for leaf in leaves], schema=kind) for group in groups]
         return pa.Table.from_batches(batches, schema=kind)
