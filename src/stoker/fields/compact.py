@@ -158,7 +158,7 @@ def plan_compact(
             raise MisfitError("a single bool takes a byte in any form; stack several in one field")
         return np.dtype(np.uint8), (*shape[:-1], -(-shape[-1] // 8)), Compact("bits", dtype, shape)
     form: Form = "bfloat16" if storage_dtype == "bfloat16" else "cast"
-    kept = np.dtype(np.uint16 if form == "bfloat16" else storage_dtype)
+    kept = np.dtype("uint16" if form == "bfloat16" else storage_dtype)
     is_kept_float = form == "bfloat16" or kept.kind == "f"
     if (is_float if is_kept_float else dtype.kind in "iu") and dtype.itemsize > kept.itemsize:
         return kept, shape, Compact(form, dtype, shape)
