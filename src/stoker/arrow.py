@@ -18,6 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_VIEWS = {
+    *(pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW, pa.lib.Type_LIST_VIEW, pa.lib.Type_LARGE_LIST_VIEW),
+    pa.lib.Type_RUN_END_ENCODED,
+}
+
 
 def array_of(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return numbers or bools as an Arrow array, which views them where they are contiguous.
@@ -139,11 +144,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def has_views(kind: pa.DataType) -> bool:
     """Whether a type has views or run ends in it, where extensions are left as they are."""
-    types = pa.types
-    is_bytes_view = types.is_string_view(kind) or types.is_binary_view(kind)
-    if is_bytes_view or types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_run_end_encoded(kind):
-        return True
-    return not isinstance(kind, pa.BaseExtensionType) and any(map(has_views, parts_of(kind)))
+    return kind.id in _VIEWS or (not isinstance(kind, pa.BaseExtensionType) and any(map(has_views, parts_of(kind))))
 
 
 def plain_array(array: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ The answers are in docs/reference/types.md.
 
 from stoker.columns.convert import Converter, to_arrays
 from stoker.columns.pieces import BatchColumns, Packable, Pieces, in_pieces, joined
-from stoker.columns.plan import ColumnAnswer, Share, check_nulls, plan_spec, plan_table
+from stoker.columns.plan import ColumnAnswer, check_nulls, plan_spec, plan_table
 from stoker.columns.results import Columns, as_table
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Converter",
     "Packable",
     "Pieces",
-    "Share",
     "as_table",
     "check_nulls",
     "in_pieces",

@@ -45,14 +45,10 @@ def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -
 
 def stored(array: pa.Array) -> pa.Array:
     """Return the array as it is stored: without views, run ends and extensions; dictionaries stay."""
-    while True:
-        kind = array.type
-        if isinstance(kind, pa.BaseExtensionType):
-            array = array.storage.cast(pa.bool_()) if is_bool8(kind) else array.storage
-        elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-            return array.cast(pa.large_binary())
-        else:
-            return plain_array(array)
+    while isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage.cast(pa.bool_()) if is_bool8(array.type) else array.storage
+    is_view = pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type)
+    return array.cast(pa.large_binary()) if is_view else plain_array(array)
 
 
 def decoded(array: pa.Array) -> pa.Array:

@@ -8,16 +8,14 @@ quality    how well an order mixes
 position   all that must be saved to go on, and what that tells of the files
 """
 
-from stoker.sampling.epoch import EpochOrder, Order
+from stoker.sampling.epoch import Order
 from stoker.sampling.position import Position
-from stoker.sampling.steps import RankShare, Remainder, Slice, Steps
+from stoker.sampling.steps import RankShare, Slice, Steps
 
 __all__ = [
-    "EpochOrder",
     "Order",
     "Position",
     "RankShare",
-    "Remainder",
     "Slice",
     "Steps",
 ]
