@@ -18,6 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+TIME_UNITS = ("s", "ms", "us", "ns")
+"""Of timestamps and durations: each is a thousandth of the one before."""
+
 _VIEWS = {
     *(pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW, pa.lib.Type_LIST_VIEW, pa.lib.Type_LARGE_LIST_VIEW),
     pa.lib.Type_RUN_END_ENCODED,

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from stoker.arrow import array_of
+from stoker.arrow import TIME_UNITS, array_of
 from stoker.errors import FieldMismatchError
 from stoker.fields.spec import Array, Ragged
 
 Columns: TypeAlias = "pa.Table | pa.RecordBatch | Mapping[str, Array | pa.Array | pa.ChunkedArray | Ragged]"
 
-_TIME_UNITS = ("s", "ms", "us", "ns")
 _OBJECTS = "give numbers a NumPy dtype, and anything else as pyarrow.array(..., type=...)"
 
 
@@ -122,12 +121,12 @@ def _flat_from_numpy(name: str, flat: Array, mask: Array | None, where: str) -> 
 def _times(name: str, flat: Array, mask: Array | None, where: str) -> pa.Array:
     """Return datetime64 or timedelta64 as Arrow's timestamps or durations; NaT is null."""
     unit, count = np.datetime_data(flat.dtype)
-    if count != 1 or unit not in (*_TIME_UNITS, "m", "h", "D", "W", "M", "Y"):
+    if count != 1 or unit not in (*TIME_UNITS, "m", "h", "D", "W", "M", "Y"):
         raise _mismatch(name, f"has the dtype {flat.dtype}; use one of s, ms, us, ns as its unit", where)
     is_span = flat.dtype.kind == "m"
     if is_span and unit in ("M", "Y"):
         raise _mismatch(name, f"has the dtype {flat.dtype}: months differ in length; use days or seconds", where)
-    if unit not in _TIME_UNITS:
+    if unit not in TIME_UNITS:
         unit = "s"
     native = flat.astype(f"{'m8' if is_span else 'M8'}[{unit}]", copy=False)
     missing = np.isnat(native) if mask is None else np.isnat(native) | mask

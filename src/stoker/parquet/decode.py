@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stoker._native import PageHeader, longest_string, read_page_header, sum_of_deltas
-from stoker.arrow import around, parts_in, parts_of, plain_array
+from stoker.arrow import TIME_UNITS, around, parts_in, parts_of, plain_array
 from stoker.errors import FieldError, SourceCorruptError, SourceError
+from stoker.parquet.footer_numbers import DICTIONARY_PAGE
 from stoker.parquet.pages import (
-    BYTES,
     MOST_DECODED_BYTES,
     Leaf,
     NativeColumns,
@@ -40,7 +40,7 @@ from stoker.parquet.pages import (
     known_leaves,
     refuse_string_bytes,
 )
-from stoker.parquet.schema import flatten
+from stoker.parquet.schema import INT96, flatten
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import SLACK_BYTES, ByteRange, Ranges, RangesFile
 from stoker.storage.storage import BytesLike, ObjectInfo
@@ -52,11 +52,10 @@ if TYPE_CHECKING:
 _STREAM_BUFFER_BYTES = 1 << 18
 # A page header has some 20 to 60 bytes; with statistics of strings, as many as these have.
 _HEADER_BYTES = (128, 1 << 16)
-# Numbers of the format: a type, codecs, kinds of pages, and encodings: of strings by what they share with the one
-# before, of places in a dictionary, and all with which pyarrow reads strings as a dictionary, those of levels too.
-_INT96 = 3
+# Numbers of the format: codecs, a kind of page, and encodings: of strings by what they share with the one before, of
+# places in a dictionary, and all with which pyarrow reads strings as a dictionary, those of levels too.
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-_DATA, _DICTIONARY = 0, 2
+_DATA_PAGE = 0
 _DELTA_STRINGS = 7
 _BY_DICTIONARY = {2, 8}
 _AS_DICTIONARY = {0, 3, 4, *_BY_DICTIONARY}
@@ -66,7 +65,6 @@ _MOST_DOUBT = 4
 # Columns are dealt to threads by so many shares of about one size at most: few enough to cost nothing, and enough that
 # threads which come and go end together.
 _MOST_SHARES = 16
-_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 ShareOut: TypeAlias = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below the first argument, in any threads, and returns when all is done."""
@@ -148,7 +146,7 @@ class RowGroups:
         layout = self.footer.layout
         with self._decoding():
             shares = [self._share(leaves) for leaves in self._shares()]
-        int96 = [leaf for leaf in self.spans[0] if layout.physical_types[leaf] == _INT96]
+        int96 = [leaf for leaf in self.spans[0] if layout.physical_types[leaf] == INT96]
         in_seconds = self.by_arrow(int96, in_seconds=True) if int96 else None
         for num_rows in self.part_rows:
             found: dict[int, pa.Table] = {}
@@ -300,11 +298,7 @@ class RowGroups:
         chunk = self.footer.numbers.chunks[group, leaf]
         most, known = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"]), self._known(chunk)
         is_by_dictionary = bool(known & _BY_DICTIONARY) and known <= _AS_DICTIONARY
-        return is_by_dictionary and self._is_text(leaf) and most > self.most_bytes
-
-    def _is_text(self, leaf: int) -> bool:
-        layout = self.footer.layout
-        return bool(layout.physical_types[leaf] == BYTES and not layout.decoded_widths[leaf])  # and no decimals
+        return bool(is_by_dictionary and self.footer.layout.is_text[leaf] and most > self.most_bytes)
 
     def _look_at_pages(self, leaf: int, group: int, *, is_coded: bool = True) -> _Look:
         """Ask for bytes of a column chunk, and return whether its strings may take too much, by a dictionary.
@@ -318,7 +312,7 @@ class RowGroups:
             is_coded: Whether strings that may take too much by a dictionary will be read as one; else they are refused.
         """
         chunk, path = self.footer.numbers.chunks[group, leaf], self.footer.layout.paths[leaf]
-        is_text = is_codable = self._is_text(leaf)
+        is_text = is_codable = bool(self.footer.layout.is_text[leaf])
         must_fit = not is_coded and self._known(chunk) <= _AS_DICTIONARY
         longest = num_values = num_shared = 0
         at, stop = self.spans[list(self.numbers).index(group)][leaf]
@@ -340,7 +334,7 @@ class RowGroups:
                     f"column {path}: a page claims to be stored in {page.stored_bytes:,} bytes, and {stop - begin:,} "
                     "are left of its column chunk"
                 )
-            if page.kind == _DICTIONARY:
+            if page.kind == DICTIONARY_PAGE:
                 if is_text and at <= stop:
                     values = self._values((yield begin, at, False), page, leaf, int(chunk["codec"]))
                     longest = max(longest, page.plain_bytes if values is None else longest_string(values))
@@ -377,7 +371,7 @@ class RowGroups:
             content = np.frombuffer(pa.decompress(content, num_bytes, codec=_CODECS[codec]), np.uint8)
         layout = self.footer.layout
         for most in (layout.max_repetition_levels[leaf], layout.max_definition_levels[leaf]):
-            if most and page.kind == _DATA:  # levels of pages of the first version, behind their length
+            if most and page.kind == _DATA_PAGE:  # levels of pages of the first version, behind their length
                 content = content[4 + int.from_bytes(content[:4], "little") :]
         return content
 
@@ -550,4 +544,4 @@ def _instants(found: pa.Array, true: pa.Array) -> Iterator[tuple[npt.NDArray[np.
 
 def _seconds(array: pa.Array) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return values // _A_SECOND[array.type.unit]
+    return values // 1000 ** TIME_UNITS.index(array.type.unit)

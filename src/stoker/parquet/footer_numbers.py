@@ -30,7 +30,7 @@ from stoker.parquet.schema import Layout
 _BORDER_BYTES = 4
 # What a footer says is believed so far, so that sums stay numbers. A row group of such a size is refused.
 _MOST_BYTES = 1 << 46
-_BYTE_ARRAY, _DICTIONARY = 6, 2  # a type, and a kind of page
+DICTIONARY_PAGE = 2  # a kind of page
 # Encodings, by their numbers in the format, that may make few bytes of many: two dictionaries, shared beginnings.
 _MAY_GROW = (1 << 2) | (1 << 8) | (1 << 7)
 # A page header without statistics, as those of dictionaries are, has 15 to 40 bytes.
@@ -123,14 +123,13 @@ def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, npt.NDArray[
     values = np.minimum(values, _MOST_BYTES)
     stored = np.clip(chunks["uncompressed_bytes"], 0, _MOST_BYTES)
     noted = np.minimum(chunks["unencoded_bytes"], _MOST_BYTES)
-    is_binary = (layout.physical_types == _BYTE_ARRAY) & (layout.decoded_widths == 0)
     words = np.where(noted >= 0, noted + np.minimum(_BORDER_BYTES * values, _MOST_BYTES), stored)
     numbers_of = np.minimum(values.astype(np.float64) * layout.decoded_widths, _MOST_BYTES).astype(np.int64)
-    sizes = np.where(is_binary, words, np.where(layout.decoded_widths > 0, numbers_of, stored))
+    sizes = np.where(layout.is_text, words, np.where(layout.decoded_widths > 0, numbers_of, stored))
     sizes = sizes + np.where(layout.max_repetition_levels > 0, _BORDER_BYTES * np.minimum(rows, _MOST_BYTES), 0)
     encodings = chunks["encodings"]
     may_grow = (encodings < 0) | ((encodings & _MAY_GROW) != 0) | (chunks["dictionary_offset"] >= 0)
-    return sizes, is_binary & (noted < 0) & may_grow & (stored > 0)
+    return sizes, layout.is_text & (noted < 0) & may_grow & (stored > 0)
 
 
 def row_group_bytes(
@@ -195,7 +194,7 @@ def _mean_word(chunk: np.void, read: ReadStart) -> float:
     page = read_page_header(np.frombuffer(content, np.uint8))
     if (
         page is not None
-        and page.kind == _DICTIONARY
+        and page.kind == DICTIONARY_PAGE
         and 0 < page.num_entries <= page.plain_bytes <= chunk["uncompressed_bytes"]
     ):
         return page.plain_bytes / page.num_entries - _BORDER_BYTES

@@ -23,10 +23,9 @@ import pyarrow.compute as pc
 from stoker._native import Column, ColumnReader, DecodedRows, can_decompress, decode_columns
 from stoker.host import huge
 from stoker.parquet.footer_numbers import Numbers
-from stoker.parquet.schema import Layout
+from stoker.parquet.schema import BOOLEAN, BYTES, DOUBLE, FIXED_BYTES, FLOAT, INT32, INT64, Layout
 from stoker.storage.fetch import ByteRange, Ranges
 
-BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTES, FIXED_BYTES = 0, 1, 2, 4, 5, 6, 7
 _STRINGS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 # Arrow types whose values are stored as the format stores them, or are the lower bytes of these.

@@ -26,16 +26,17 @@ from stoker.errors import FieldError
 from stoker.parquet.naming import Member, renamed
 from stoker.words import some_of
 
-# Physical types of the format: number, and bytes of one value; 0 where they differ.
+# Physical types by their numbers in the format, and the bytes of one value; 0 where they differ.
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTES, FIXED_BYTES = range(8)
 _PHYSICAL = {
-    "BOOLEAN": (0, 1),
-    "INT32": (1, 4),
-    "INT64": (2, 8),
-    "INT96": (3, 12),
-    "FLOAT": (4, 4),
-    "DOUBLE": (5, 8),
-    "BYTE_ARRAY": (6, 0),
-    "FIXED_LEN_BYTE_ARRAY": (7, 0),
+    "BOOLEAN": (BOOLEAN, 1),
+    "INT32": (INT32, 4),
+    "INT64": (INT64, 8),
+    "INT96": (INT96, 12),
+    "FLOAT": (FLOAT, 4),
+    "DOUBLE": (DOUBLE, 8),
+    "BYTE_ARRAY": (BYTES, 0),
+    "FIXED_LEN_BYTE_ARRAY": (FIXED_BYTES, 0),
 }
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 # What Arrow says of strings that offsets of 32 bits do not reach the end of.
@@ -108,6 +109,11 @@ class Layout:
     def leaves_of(self, name: str) -> Sequence[int]:
         """Return the same for one name."""
         return self._leaves_by_name.get(name, ())
+
+    @cached_property
+    def is_text(self) -> npt.NDArray[np.bool_]:
+        """Where leaves are strings or binary, and no decimals. Shape [L]."""
+        return (self.physical_types == BYTES) & (self.decoded_widths == 0)
 
     @cached_property
     def leaves_by_column(self) -> Sequence[Sequence[int]]:

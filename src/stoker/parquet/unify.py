@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
-from stoker.arrow import is_list, parts_of, type_around, unencoded
+from stoker.arrow import TIME_UNITS, is_list, parts_of, type_around, unencoded
 from stoker.errors import FieldError
 from stoker.parquet.schema import Layout, flat_fields, plain_schema, restrict
 
@@ -21,7 +21,6 @@ from stoker.parquet.schema import Layout, flat_fields, plain_schema, restrict
 _DIGITS = {8: 3, 16: 5, 32: 10, 63: 19, 64: 20}
 _EXACT_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 _MOST_DIGITS, _MOST_DIGITS_128 = 76, 38
-_FINER = ("s", "ms", "us", "ns")
 
 
 def unify(layouts: Sequence[tuple[Layout, str]], *, names: Collection[str] | None = None) -> pa.Schema:
@@ -109,7 +108,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         if (one.tz is None) != (other.tz is None):
             return None
         # The instant is the same, whatever zone it is shown in.
-        return pa.timestamp(max(one.unit, other.unit, key=_FINER.index), one.tz if one.tz == other.tz else "UTC")
+        return pa.timestamp(max(one.unit, other.unit, key=TIME_UNITS.index), one.tz if one.tz == other.tz else "UTC")
     try:
         merged = pa.unify_schemas([pa.schema([("x", one)]), pa.schema([("x", other)])], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -180,7 +179,7 @@ def limits(source: pa.DataType, target: pa.DataType) -> tuple[pa.Scalar, pa.Scal
     elif pa.types.is_integer(source) and pa.types.is_int64(target):
         least, most = 0, 2**63 - 1
     elif pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
-        most = (2**63 - 1) // 1000 ** (_FINER.index(target.unit) - _FINER.index(source.unit))
+        most = (2**63 - 1) // 1000 ** (TIME_UNITS.index(target.unit) - TIME_UNITS.index(source.unit))
         least = -most
     else:
         return None
