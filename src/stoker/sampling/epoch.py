@@ -31,8 +31,8 @@ MAX_SIZE = 1 << 62
 _BUCKETS_PER_SLOT = 4
 
 
-def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int = MAX_SIZE, name: str) -> Int64:
-    """Return `index` as contiguous int64; every value is checked to lie in [start, stop). Shape [B].
+def as_index(index: npt.ArrayLike, *, stop: int = MAX_SIZE, name: str) -> Int64:
+    """Return `index` as contiguous int64; every value is checked to lie in [0, stop). Shape [B].
 
     Raises:
         TypeError: It does not hold integers.
@@ -46,8 +46,8 @@ def as_index(index: npt.ArrayLike, *, start: int = 0, stop: int = MAX_SIZE, name
         raise ValueError(f"{name} must have one dimension, not {values.ndim}")
     if values.size:
         low, high = int(values.min()), int(values.max())
-        if low < start or high >= stop:
-            raise ValueError(f"{name} {low if low < start else high} lies outside [{start}, {stop})")
+        if low < 0 or high >= stop:
+            raise ValueError(f"{name} {low if low < 0 else high} lies outside [0, {stop})")
     return np.ascontiguousarray(values)
 
 

@@ -201,7 +201,7 @@ class MixtureOrder:
         alone = [self._component(counts, component) for component, counts in enumerate(num_samples)]
         self.weights, self.until = weights, until
         self.leg: Leg | None = None
-        self._chunks_in: ChunksIn | None = None
+        self.chunks_in: ChunksIn | None = None
         self.counts = mixture_counts(
             [order.num_samples for order in alone], weights=weights, until=until, names=self.names
         )
@@ -247,7 +247,7 @@ class MixtureOrder:
             ValueError: There are several lanes.
         """
         other = copy.copy(self)
-        other.leg, other._chunks_in = leg, chunks_in
+        other.leg, other.chunks_in = leg, chunks_in
         if leg is not None:
             if self.lanes > 1:
                 raise ValueError("a mixture in lanes cannot go on from another one")
@@ -259,11 +259,6 @@ class MixtureOrder:
     def lane_sizes(self) -> tuple[int, ...]:
         """Samples of each lane in an epoch; they differ by one at most."""
         return tuple(sum(counts) for counts in self.lane_counts)
-
-    @property
-    def has_other_chunks(self) -> bool:
-        """Whether a component may have other chunks in some of its own epochs."""
-        return self._chunks_in is not None
 
     @property
     def num_samples(self) -> int:
@@ -302,7 +297,7 @@ class MixtureOrder:
     def component_in(self, component: int, epoch: int) -> Order:
         """Return the order of a component in one of its own epochs."""
         order = self.components[component]
-        counts, segments = (None, None) if self._chunks_in is None else self._chunks_in(component, epoch)
+        counts, segments = (None, None) if self.chunks_in is None else self.chunks_in(component, epoch)
         if counts is None and segments is None:
             return order
         found = self._component(np.diff(order.chunk_starts) if counts is None else counts, component, segments)
@@ -360,7 +355,7 @@ class MixtureEpoch:
     def few_long_epochs(self) -> MixtureEpoch:
         """Return the same, with several own epochs counted as one where a component has few samples in one chunk."""
         order, other = self._order, copy.copy(self)
-        if not (order.is_alone or order.has_other_chunks):  # whose epochs are the mixture's, or are not all alike
+        if not (order.is_alone or order.chunks_in is not None):  # whose epochs are the mixture's, or are not all alike
             is_one = [sum(len(chunks) for chunks, _, _ in one.held(self.lane)) == 1 for one in order.components]
             other._num_together = tuple(
                 max(1, _MANY_SAMPLES // size) if has_one else 1
