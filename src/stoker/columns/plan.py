@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,22 +39,9 @@ _OFFSET_BYTES = 8
 _PLAIN = Field()
 
 
-class Match(NamedTuple):
-    """A field and its columns.
-
-    Attributes:
-        name: Key of the field in a batch.
-        field: What the user asked for; `_PLAIN` for a column that no field names.
-        columns: Names, in the order in which they are stacked.
-        is_stacked: Whether the columns are stacked to `[N, k]`; true for a pattern or a sequence, even of one column.
-    """
-
-    name: str
-    field: Field
-    columns: tuple[str, ...]
-    is_stacked: bool
-
-
+Match: TypeAlias = tuple[str, Field, tuple[str, ...], bool]
+"""A field's key in a batch, what the user asked for (`_PLAIN` for a column that no field names), its columns in their
+order, and whether they are stacked to `[N, k]`: true for a pattern or a sequence, even of one column."""
 Problem: TypeAlias = tuple[int, tuple[str, ...], str]
 """A column or field that cannot be had: where it stands in the schema, its columns, and why."""
 
@@ -186,27 +173,28 @@ def try_plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> tuple[lis
     numbers = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
     matches, problems = match_fields(names, fields)
     plans: list[FieldPlan] = []
-    for match in matches:
+    for key, field, chosen, is_stacked in matches:
         columns: list[ColumnPlan] = []
         # Of thousands of columns, most are of one type. One that a user wrote in Python may have no hash.
         known: dict[object, ColumnPlan] = {}
-        for name in match.columns:
+        for name in chosen:
             number = numbers[name]
             kind = schema.field(number).type
-            key = (name,) if isinstance(kind, pa.ExtensionType) else kind  # a type equals a text that names it
+            like = (name,) if isinstance(kind, pa.ExtensionType) else kind  # a type equals a text that names it
             try:
-                if key in known:
-                    columns.append(replace(known[key], name=name, number=number))
+                if like in known:
+                    columns.append(replace(known[like], name=name, number=number))
                 else:
-                    columns.append(_plan_column(name, number, kind, match))
-                    known[key] = columns[-1]
+                    shape = None if is_stacked else field.shape
+                    columns.append(_plan_column(name, number, kind, field, shape))
+                    known[like] = columns[-1]
             except MisfitError as why:
                 problems.append((number, (name,), f"column {name!r} ({kind}): {why}"))
-        if len(columns) == len(match.columns):
+        if len(columns) == len(chosen):
             try:
-                plans.append(_plan_field(match, columns, schema))
+                plans.append(_plan_field(key, field, columns, schema, is_stacked=is_stacked))
             except MisfitError as why:
-                problems.append((numbers[match.columns[0]], match.columns, f"field {match.name!r}: {why}"))
+                problems.append((numbers[chosen[0]], chosen, f"field {key!r}: {why}"))
     return plans, sorted(problems, key=itemgetter(0))
 
 
@@ -239,23 +227,23 @@ def match_fields(names: Sequence[str], fields: Mapping[str, Field]) -> tuple[lis
                 del columns[column]
         if columns:
             is_name = isinstance(patterns, str) and (patterns in place or set(patterns).isdisjoint("*?["))
-            matches.append(Match(name, field, tuple(columns), not is_name and field.columns is not None))
-    made_of = {match.name: match.columns for match in matches}
+            matches.append((name, field, tuple(columns), not is_name and field.columns is not None))
+    made_of = {name: chosen for name, _, chosen, _ in matches}
     for name in place:
         if name in owner:
             continue
-        matches.append(Match(name, _PLAIN, (name,), False))
+        matches.append((name, _PLAIN, (name,), False))
         if name in made_of:
             text = f"field {name!r} is made of {', '.join(map(repr, made_of[name][:3]))}, but this column comes under"
             end = "the same name; name the field otherwise or leave the column out"
             problems.append((place[name], (name,), f"column {name!r}: {text} {end}"))
-    matches.sort(key=lambda match: min(map(place.__getitem__, match.columns)))
-    taken = {match.name for match in matches}
-    for match in matches:
-        mask = f"{match.name}_mask"
-        if match.field.mask and mask in taken:
+    matches.sort(key=lambda match: min(place[column] for column in match[2]))
+    taken = {name for name, *_ in matches}
+    for name, field, chosen, _ in matches:
+        mask = f"{name}_mask"
+        if field.mask and mask in taken:
             text = f"its mask would be called {mask!r}, but there is a field of this name; name one of them otherwise"
-            problems.append((place[match.columns[0]], match.columns, f"field {match.name!r}: {text}"))
+            problems.append((place[chosen[0]], chosen, f"field {name!r}: {text}"))
     return matches, problems
 
 
@@ -272,25 +260,26 @@ def _nothing_named(name: str, pattern: str, field: Field, names: Sequence[str]) 
     return f"{subject} names no column; {hint or f'there are {there}'}"
 
 
-def _plan_field(match: Match, plans: Sequence[ColumnPlan], schema: pa.Schema) -> FieldPlan:
+def _plan_field(
+    name: str, field: Field, plans: Sequence[ColumnPlan], schema: pa.Schema, *, is_stacked: bool
+) -> FieldPlan:
     shape, unit, alike = plans[0].shape, plans[0].unit, None
-    if match.is_stacked:
-        plans, shape, unit = _stack(match.field, plans)
+    if is_stacked:
+        plans, shape, unit = _stack(field, plans)
         stored = plans[0].stored_type
         if all(plan.stored_type == stored == schema.field(plan.number).type for plan in plans):
             alike = np.array([plan.number for plan in plans], np.int64)
-    kept = Entry(name=match.name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
-    if match.field.storage_dtype is not None:
+    kept = Entry(name=name, dtype=plans[0].dtype, shape=shape, num_levels=plans[0].num_levels, unit=unit)
+    if field.storage_dtype is not None:
         try:
-            dtype, kept_shape, compact = plan_compact(match.field.storage_dtype, kept.dtype, kept.shape)
+            dtype, kept_shape, compact = plan_compact(field.storage_dtype, kept.dtype, kept.shape)
         except MisfitError as why:
             raise MisfitError(f"storage_dtype: {why}") from None
         kept = replace(kept, dtype=dtype, shape=kept_shape, compact=compact)
     mask = None
-    if match.field.mask:
-        mask_shape = shape if match.is_stacked else ()
-        mask = Entry(name=f"{match.name}_mask", dtype=np.dtype(np.bool_), shape=mask_shape)
-    return FieldPlan(columns=tuple(plans), is_stacked=match.is_stacked, kept=kept, mask=mask, alike=alike)
+    if field.mask:
+        mask = Entry(name=f"{name}_mask", dtype=np.dtype(np.bool_), shape=shape if is_stacked else ())
+    return FieldPlan(columns=tuple(plans), is_stacked=is_stacked, kept=kept, mask=mask, alike=alike)
 
 
 def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan], tuple[int, ...], str | None]:
@@ -340,8 +329,8 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     return plans, shape, units[0] if len(units) == 1 else None
 
 
-def _plan_column(name: str, number: int, kind: pa.DataType, match: Match) -> ColumnPlan:
-    field = match.field
+def _plan_column(name: str, number: int, kind: pa.DataType, field: Field, sized: tuple[int, ...] | None) -> ColumnPlan:
+    """Return how a column becomes numbers, each sample of shape `sized` where that is given."""
     levels, leaf = kind_of(kind)
     codes = _codes_of(field, leaf)
     value_shape: tuple[int, ...] = ()
@@ -350,7 +339,6 @@ def _plan_column(name: str, number: int, kind: pa.DataType, match: Match) -> Col
             value_shape = (field.num_bytes or leaf.width,)
         else:
             levels = (*levels, None)
-    sized = None if match.is_stacked else field.shape
     if sized is not None:
         levels = _size_levels(levels, leaf, value_shape, sized)
     num_levels = max((i + 1 for i, size in enumerate(levels) if size is None), default=0)
@@ -492,8 +480,10 @@ def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Fiel
         FieldError: One or more columns have nulls, and their field neither a fill nor a mask.
     """
     matches, _ = match_fields(list(null_counts), fields)
-    unanswered = [match for match in matches if match.field.fill is None and not match.field.mask]
-    found = {column: num for match in unanswered for column in match.columns if (num := null_counts[column] or 0) > 0}
+    unanswered = [
+        column for _, field, chosen, _ in matches if field.fill is None and not field.mask for column in chosen
+    ]
+    found = {column: num for column in unanswered if (num := null_counts[column] or 0) > 0}
     if found:
         raise null_error(found, where=where)
 
