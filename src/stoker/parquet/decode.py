@@ -515,12 +515,12 @@ def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
     Raises:
         FieldError: Columns hold instants that their type cannot say; it names each.
     """
-    flat = flatten(table.select(seconds.column_names))
-    wrong = []
-    for name, column in zip(flatten(seconds).column_names, flatten(seconds).columns, strict=True):
-        pairs = _instants(flat.column(name).combine_chunks(), column.combine_chunks())
-        if any((found != true).any() for found, true in pairs):
-            wrong.append(name)
+    found, true = flatten(table.select(seconds.column_names)), flatten(seconds)
+    wrong = [
+        name
+        for name, column in zip(true.column_names, true.columns, strict=True)
+        if any((a != b).any() for a, b in _instants(found.column(name).combine_chunks(), column.combine_chunks()))
+    ]
     if wrong:
         names = "; ".join(f"column {name!r}" for name in wrong)
         raise FieldError(
