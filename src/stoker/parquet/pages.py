@@ -168,10 +168,13 @@ class NativeColumns:
         """
         for some in _by_size(self._columns):
             self._decode(some, num_rows)
-        found = {column: column.take(self, num_rows) for column in self._columns if not column.is_given_up}
+        found: dict[Leaf, pa.Array | pa.ChunkedArray] = {}
+        for column in self._columns:
+            if not column.is_given_up and (array := column.take(self, num_rows)) is not None:
+                found[column.leaf] = array
         self.num_left -= num_rows
-        self._columns = [column for column, array in found.items() if array is not None]
-        return {column.leaf: array for column, array in found.items() if array is not None}
+        self._columns = [column for column in self._columns if column.leaf in found]
+        return found
 
     def _decode(self, columns: Sequence[_ColumnChunk], num_rows: int) -> None:
         """Decode until so many rows of some columns are there, or pyarrow is to decode them."""
