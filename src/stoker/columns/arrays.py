@@ -17,7 +17,7 @@ from stoker.fields.spec import Array
 
 _EXACT_INTEGER = 1 << 53  # every integer up to here is a float64
 _EXACT_POWER = 22  # and every power of ten up to this one
-_MOST_BYTES = (1 << 31) - 1
+_MOST_STRING_BYTES = (1 << 31) - 1
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 # Columns whose nulls a message counts one by one; all are named.
 _MAX_COUNTED = 8
@@ -56,7 +56,7 @@ def decoded(array: pa.Array) -> pa.Array:
     while pa.types.is_dictionary(array.type):
         words = array.dictionary
         large = _LARGE.get(words.type)
-        if large is not None and len(array) * words.nbytes > _MOST_BYTES:
+        if large is not None and len(array) * words.nbytes > _MOST_STRING_BYTES:
             array = pa.DictionaryArray.from_arrays(array.indices, words.cast(large))
         array = stored(array.dictionary_decode())
     return array

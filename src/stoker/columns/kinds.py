@@ -91,7 +91,7 @@ def kind_of(kind: pa.DataType) -> tuple[Levels, ValueKind]:
         if levels or leaf.form in WORDS:
             raise MisfitError(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
         return (int(np.prod(shape, dtype=np.int64)),), replace(leaf, tensor=shape, order=order)
-    return (), _leaf_of(kind)
+    return (), _value_kind(kind)
 
 
 def _unencoded(kind: pa.DataType) -> pa.DataType:
@@ -113,7 +113,7 @@ def is_bool8(kind: pa.DataType) -> bool:
     return getattr(kind, "extension_name", "") == "arrow.bool8"
 
 
-def _leaf_of(kind: pa.DataType) -> ValueKind:
+def _value_kind(kind: pa.DataType) -> ValueKind:
     types = pa.types
     if types.is_boolean(kind):
         return _number(Form.BOOL, np.bool_)

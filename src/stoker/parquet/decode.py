@@ -382,7 +382,7 @@ class RowGroups:
             kind = self.footer.layout.schema.field(name).type
             check = partial(check_string_bytes, name=name, most_bytes=self.most_bytes)
             chunks = map(plain_array, column.chunks or [pa.nulls(0, column.type)])
-            columns.append(pa.chunked_array([_looked_up(chunk, kind, check) for chunk in chunks]))
+            columns.append(pa.chunked_array([_without_dictionary(chunk, kind, check) for chunk in chunks]))
         return pa.table(columns, names=table.column_names)
 
     def _first_failure(self, leaves: Sequence[int]) -> SourceError | None:
@@ -496,14 +496,14 @@ def _num_entries(array: pa.Array | pa.ChunkedArray) -> list[int]:
     return [n + int(num_empty) for n in _num_entries(values)]
 
 
-def _looked_up(array: pa.Array, kind: pa.DataType, check: Callable[[pa.DictionaryArray], None]) -> pa.Array:
+def _without_dictionary(array: pa.Array, kind: pa.DataType, check: Callable[[pa.DictionaryArray], None]) -> pa.Array:
     """Return an array with the strings that checked dictionaries stand for, but for those of its type in the file."""
     if pa.types.is_dictionary(array.type):
         check(array)
         return array if pa.types.is_dictionary(kind) else array.dictionary_decode()
     is_struct = pa.types.is_struct(kind)  # of which only some members may be there
     kinds = [kind.field(member.name).type for member in array.type] if is_struct else parts_of(kind)
-    return around(array, [_looked_up(*pair, check) for pair in zip(parts_in(array), kinds, strict=True)])
+    return around(array, [_without_dictionary(*pair, check) for pair in zip(parts_in(array), kinds, strict=True)])
 
 
 def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:

@@ -34,7 +34,7 @@ DICTIONARY_PAGE = 2  # a kind of page
 # Encodings, by their numbers in the format, that may make few bytes of many: two dictionaries, shared beginnings.
 _MAY_GROW = (1 << 2) | (1 << 8) | (1 << 7)
 # A page header without statistics, as those of dictionaries are, has 15 to 40 bytes.
-_HEADER_BYTES = 128
+_DICTIONARY_HEADER_BYTES = 128
 
 ReadStart: TypeAlias = Callable[[int, int], bytes]
 """Returns some bytes of a file, from an offset on; fewer where it ends."""
@@ -190,7 +190,7 @@ def _dictionary_bytes(chunk: np.void) -> int:
 def _mean_word(chunk: np.void, read: ReadStart) -> float:
     """Return the bytes of a word of a column chunk, about: the mean of its dictionary, or of the least and greatest."""
     first = int(chunk["dictionary_offset"])
-    content = read(first if first > 0 else int(chunk["data_offset"]), _HEADER_BYTES)
+    content = read(first if first > 0 else int(chunk["data_offset"]), _DICTIONARY_HEADER_BYTES)
     page = read_page_header(np.frombuffer(content, np.uint8))
     if (
         page is not None
