@@ -544,4 +544,5 @@ def _instants(found: pa.Array, true: pa.Array) -> Iterator[tuple[npt.NDArray[np.
 
 def _seconds(array: pa.Array) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return values // 1000 ** TIME_UNITS.index(array.type.unit)
+    a_second: int = 1000 ** TIME_UNITS.index(array.type.unit)
+    return values // a_second

@@ -113,7 +113,8 @@ class Layout:
     @cached_property
     def is_text(self) -> npt.NDArray[np.bool_]:
         """Where leaves are strings or binary, and no decimals. Shape [L]."""
-        return (self.physical_types == BYTES) & (self.decoded_widths == 0)
+        found: npt.NDArray[np.bool_] = (self.physical_types == BYTES) & (self.decoded_widths == 0)
+        return found
 
     @cached_property
     def leaves_by_column(self) -> Sequence[Sequence[int]]:
