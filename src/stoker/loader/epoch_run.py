@@ -1,15 +1,18 @@
 """One pass over (the rest of) an epoch: steps in order, batches ahead of them.
 
-ReadyQueue   threads make batches ahead of the loop, which gets them in order
-Run          what they are made of: chunks built, windows opened and passed, steps counted
-Epochs       where a loader stands: behind which batch, and where the next run begins
+ReadyQueue      threads make batches ahead of the loop, which gets them in order
+Run             what they are made of: chunks built, windows opened and passed, steps counted
+BatchIterator   what a loop has: begins a run with the first batch, and closes it
+Epochs          where a loader stands: behind which batch, and where the next run begins
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -23,6 +26,7 @@ from stoker.loader.gather import Together
 from stoker.loader.lane import Lane
 from stoker.loader.opened import OpenDatasets, filler_of
 from stoker.loader.orders import Orders
+from stoker.loader.shard import BRING_TOGETHER
 from stoker.loader.window import Window
 from stoker.metrics.stages import Stages, Subject
 from stoker.sampling.position import Position
@@ -196,39 +200,6 @@ class ReadyQueue(Generic[T]):
         return self._is_closed or bool(self._failed) or self._next_to_make >= self._num_results
 
 
-class Progress:
-    """How far a run has come. The position is computed when asked for: hardly anybody asks after every step.
-
-    Args:
-        began: Where the run began.
-        steps: Its steps, counted from there; None where it has not begun.
-
-    Attributes:
-        num_done: Steps up to the last one that was handed over, that one included; 0 before the first.
-    """
-
-    __slots__ = ("_began", "_steps", "num_done")
-
-    def __init__(self, began: Position, steps: Steps | None = None) -> None:
-        self._began, self._steps, self.num_done = began, steps, 0
-
-    @property
-    def position(self) -> Position:
-        """Behind the last step handed over."""
-        return self.after(self.num_done)
-
-    def after(self, num_steps: int) -> Position:
-        """Return where it stands once so many steps of it are handed over.
-
-        Raises:
-            ValueError: It has fewer.
-        """
-        there = 0 if self._steps is None else self._steps.num_steps
-        if not 0 <= num_steps <= there:
-            raise ValueError(f"this pass has {there} steps, not {num_steps}")
-        return self._began if not num_steps or self._steps is None else self._began.after(num_steps - 1, self._steps)
-
-
 class Run:
     """The batches of one rank, from one position of an epoch to its end.
 
@@ -237,6 +208,7 @@ class Run:
         orders: The orders that it belongs to.
         opened: The data sets that the samples are of.
         batches: Makes its batches.
+        epochs: Told of each batch that is handed over.
         stages: Told of waiting, gathering and opening.
         turn: Which of the steps it makes, where several processes make the batches of one rank in turn: 7 steps,
 
@@ -253,15 +225,17 @@ class Run:
         opened: OpenDatasets,
         *,
         batches: Batches,
+        epochs: Epochs,
         stages: Stages,
         turn: slice = slice(None),
     ) -> None:
         config, epoch = batches.config, position.epoch
         # Which samples of each lane belong to which step, from `position` on.
         self.steps = position.steps(global_batch_size=batches.global_batch_size, remainder=config.remainder)
-        self.progress = Progress(position, self.steps)
+        self.began, self.ranks = position, config.ranks
+        self.num_done = 0  # steps up to the last one that was handed over, that one included
         self.is_abandoned = False  # nobody asks for its batches any more
-        self._home = this_process()
+        self._home, self._epochs = this_process(), epochs
         self._opened, self._batches, self._stages, self._epoch = opened, batches, stages, epoch
         self._numbers = range(self.steps.num_steps)[turn]
         self.num_left = len(self._numbers)  # steps that have not been handed over
@@ -284,8 +258,8 @@ class Run:
             waiting=partial(stages.span, "wait_room"),
         )
 
-    def next(self) -> tuple[Any, int]:
-        """Return the next step's batch as it was prepared, and how many samples it has.
+    def next(self) -> Any:
+        """Return the next step's batch.
 
         Blocks: until it is assembled.
 
@@ -299,27 +273,29 @@ class Run:
             stages("step", self._handed_ns, start_ns, 0, self._subject)
             self._handed_ns = 0
         if not self.num_left:
+            self._epochs.ended(self)
             raise StopIteration
         try:
             if self.queue.is_ready and not stages.shows_each:  # nothing to wait in
-                prepared = self.queue.get()
+                prepared, num_samples = self.queue.get()
                 stages("wait", start_ns, time.perf_counter_ns(), 0)
             else:
                 self._subject = self._subject_of(numbers[number])
                 with stages.span("wait", subject=self._subject):
-                    prepared = self.queue.get()
+                    prepared, num_samples = self.queue.get()
         except Exception as error:
             if self._is_closed:
                 # Whatever failed then failed because its cache, windows or threads were being closed.
                 raise RuntimeError("the loader was closed before the epoch was over") from None
             error.add_note(f"needed by step {numbers[number]} of this pass over epoch {self._epoch}")
             raise
-        self.progress.num_done = numbers[number] + 1
+        self.num_done = numbers[number] + 1
         self.num_left -= 1
         if self.num_left and numbers[number + 1] >= self._passing_from:
             self._pass_windows(numbers[number + 1])
+        self._epochs.handed(self, num_samples)
         self._handed_ns = time.perf_counter_ns()
-        return prepared
+        return self._batches.delivery.deliver(prepared)
 
     def abandon(self) -> None:
         """Close it in a thread of its own, because nobody asks for its batches any more.
@@ -402,6 +378,44 @@ class Run:
             self._passing_from = max(step + 1, (min(borders) - steps.lane_start) // steps.part_size)
 
 
+class BatchIterator(Iterator[Any]):
+    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
+
+    Threads may share it: each batch goes to one of them, and each of them comes to the end.
+
+    Args:
+        begin: Begins the run, once the ranks are proven.
+    """
+
+    def __init__(self, begin: Callable[[], Run]) -> None:
+        self._begin, self._home = begin, this_process()
+        self._run: Run | None = None
+        self._asking = threading.RLock()
+        self._is_over = False
+
+    def __next__(self) -> Any:
+        if not self._home.is_here:  # not by a call for each batch
+            self._home.check("this iterator")
+        with self._asking:
+            if self._is_over:
+                raise StopIteration
+            run = self._run
+            try:
+                if run is None:
+                    self._run = run = self._begin()
+                    self._abandoning = weakref.finalize(self, run.abandon)
+                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
+                elif not sys.modules.keys().isdisjoint(BRING_TOGETHER):  # which they may have done since
+                    run.ranks.prove()
+                return run.next()
+            except BaseException:
+                self._is_over = True
+                if run is not None:
+                    self._abandoning.detach()
+                    run.close()
+                raise
+
+
 class Epochs:
     """Where a loader stands: behind which batch, and where its next run begins.
 
@@ -410,43 +424,53 @@ class Epochs:
 
     Attributes:
         start: Where the next `for` begins.
-        progress: What a state tells: behind the last batch handed over.
         is_restored: Whether a state said where that is.
         num_steps: Batches handed over.
         num_samples: Samples in these.
     """
 
     def __init__(self, beginning: Position) -> None:
-        self.start, self.progress, self.is_restored = beginning, Progress(beginning), False
         self.num_steps = self.num_samples = 0
+        self.go_to(beginning)
 
     @property
     def at(self) -> Position:
         """Where the next batch comes from."""
-        return self.start if self.is_restored else self.progress.position
+        return self.start if self.is_restored else self.after()
+
+    def after(self, num_steps: int | None = None) -> Position:
+        """Return what a state tells once so many steps of this pass are handed over; unless told, as many as are.
+
+        Raises:
+            ValueError: The pass has fewer, or none has begun.
+        """
+        began, steps, num_done = self._pass  # once: another thread may hand over the next one
+        return position_after(began, steps, num_done if num_steps is None else num_steps)
 
     def go_to(self, start: Position, *, told: Position | None = None) -> None:
         """Begin the next `for` there; `told` is what a state says until then."""
-        self.start, self.progress = start, Progress(told or start)
-        self.is_restored = told is not None
+        self.start, self.is_restored = start, told is not None
+        # Where it began, its steps from there, and how many are handed over. The position is computed when asked for:
+        # hardly anybody asks after every step.
+        self._pass: tuple[Position, Steps | None, int] = told or start, None, 0
 
-    def enter(self, run: Run, start: Position) -> None:
-        """Note that the loop is at a run from now on, which begins at `start`; left early, it is begun again."""
-        self.progress, self.start, self.is_restored = run.progress, start.again(), False
+    def enter(self, run: Run) -> None:
+        """Note that the loop is at a run from now on; left early, it is begun again."""
+        self._pass, self.start, self.is_restored = (run.began, run.steps, 0), run.began.again(), False
 
     def handed(self, run: Run, num_samples: int) -> None:
         """Note that the loop has a batch of a run; behind its last one, the next `for` begins."""
         self.num_steps += 1
         self.num_samples += num_samples
-        self.progress = run.progress
+        self._pass = run.began, run.steps, run.num_done
         if not run.num_left:
-            self.start = run.progress.position
+            self.start = self.after()
 
     def ended(self, run: Run) -> None:
         """Go on behind an epoch without steps: a loop that runs until some epoch would never end otherwise."""
-        if run.steps.num_steps or run.progress is not self.progress:
+        at, steps = run.began, run.steps
+        if steps.num_steps or self._pass[1] is not steps:  # or the loop is at another run by now
             return
-        at, steps = run.progress.position, run.steps
         _log.warning(
             "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
             at.epoch,
@@ -456,3 +480,15 @@ class Epochs:
             steps.remainder,
         )
         self.go_to(at.next_epoch())
+
+
+def position_after(began: Position, steps: Steps | None, num_steps: int) -> Position:
+    """Return where a pass stands once so many of its steps, from where it began, are handed over.
+
+    Raises:
+        ValueError: It has fewer.
+    """
+    there = 0 if steps is None else steps.num_steps
+    if not 0 <= num_steps <= there:
+        raise ValueError(f"this pass has {there} steps, not {num_steps}")
+    return began if steps is None or not num_steps else began.after(num_steps - 1, steps)

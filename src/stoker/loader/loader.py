@@ -21,7 +21,7 @@ from stoker.host.forks import this_process
 from stoker.loader.batches import Batches, Delivery
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import DEFAULTS, HINTS, LoaderConfig, LoaderOptions
-from stoker.loader.epoch_run import Epochs, Run
+from stoker.loader.epoch_run import BatchIterator, Epochs, Run
 from stoker.loader.explain import Explanation, Use, explain, find_all
 from stoker.loader.opened import OpenDatasets, naming, open_datasets
 from stoker.loader.orders import Orders, UnitsReport, needed_chunks
@@ -182,7 +182,7 @@ class Loader:
         self._home.check(f"this {type(self).__name__}")
         self._settle()
         self._check_open()
-        return BatchIterator(self)
+        return BatchIterator(self._begin_run)
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank. Raises as `iter` does."""
@@ -216,7 +216,7 @@ class Loader:
         It counts samples of batches handed over, not of batches made ahead. Any number of ranks, with any batch size,
         can go on from it.
         """
-        return self._epochs.progress.position.to_json()
+        return self._epochs.after().to_json()
 
     def state_after(self, num_steps: int) -> dict[str, Any]:
         """Return the position after `num_steps` batches of this pass, for loops that take batches ahead of a step.
@@ -224,7 +224,7 @@ class Loader:
         Raises:
             ValueError: The pass has fewer steps, or none has begun.
         """
-        return self._epochs.progress.after(num_steps).to_json()
+        return self._epochs.after(num_steps).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] = ()) -> None:
         """Go on from a saved position: the next `for` begins there.
@@ -425,14 +425,16 @@ class Loader:
         orders = self._orders.going_on(start)
         with begun.lock:
             self._check_open()
-            run = Run(start, orders, self._opened, batches=batches, stages=self._stages, turn=turn)
+            run = Run(
+                start, orders, self._opened, batches=batches, epochs=self._epochs, stages=self._stages, turn=turn
+            )
             begun.runs.add(run)
         try:
             self._check_open()
         except RuntimeError:  # a signal's handler has closed the loader while the run began
             run.close()
             raise
-        self._epochs.enter(run, start)
+        self._epochs.enter(run)
         return run
 
     def _check_open(self) -> None:
@@ -451,53 +453,6 @@ class Loader:
         epoch = at.epoch if epoch is None else integer(epoch, "epoch", at_least=0)
         begins = at.again() if at.epoch == epoch else at.at(epoch)
         return self._orders.going_on(begins), self._steps_of(self._settle().global_batch_size, begins), epoch
-
-
-class BatchIterator:
-    """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
-
-    Threads may share it: each batch goes to one of them, and each of them comes to the end.
-
-    Args:
-        loader: Whose batches they are.
-        start: Where the run begins; where the loader stands by then, unless told.
-        turn: Which of the run's steps.
-    """
-
-    def __init__(self, loader: Loader, start: Position | None = None, turn: slice = slice(None)) -> None:
-        self._loader, self._start, self._turn = loader, start, turn
-        self._run: Run | None = None
-        self._asking = threading.RLock()
-        self._is_over = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        loader = self._loader
-        if not loader._home.is_here:  # not by a call for each batch
-            loader._home.check("this iterator")
-        with self._asking:
-            if self._is_over:
-                raise StopIteration
-            run = self._run
-            try:
-                loader._config.ranks.prove()
-                if run is None:
-                    self._run = run = loader._begin_run(self._start, self._turn)
-                    self._abandoning = weakref.finalize(self, run.abandon)
-                    self._abandoning.atexit = False  # the loader closes its runs then, and waits for them
-                prepared, num_samples = run.next()
-            except BaseException as error:
-                self._is_over = True
-                if run is not None:
-                    self._abandoning.detach()
-                    run.close()
-                    if isinstance(error, StopIteration):
-                        loader._epochs.ended(run)
-                raise
-            loader._epochs.handed(run, num_samples)
-            return loader._delivery.deliver(prepared)
 
 
 class _Resources:

@@ -21,6 +21,9 @@ from stoker.sampling import steps as order
 
 _log = logging.getLogger("stoker")
 
+# Modules of libraries that may bring ranks together while a loop runs.
+_TORCH, _JAX, _ACCELERATE = BRING_TOGETHER = ("torch.distributed", "jax._src.distributed", "accelerate.state")
+
 
 @explain_arguments({})
 @dataclass(frozen=True)
@@ -393,12 +396,12 @@ def _brought_together() -> tuple[bool, bool, bool]:
     """Return whether torch, JAX and Accelerate have brought ranks together: asked before each batch, so it is quick."""
     modules = sys.modules
     by_torch = by_jax = by_accelerate = False
-    if (dist := modules.get("torch.distributed")) is not None:
+    if (dist := modules.get(_TORCH)) is not None:
         by_torch = bool(getattr(dist, "is_initialized", bool)())
-    if (jax := modules.get("jax._src.distributed")) is not None:
+    if (jax := modules.get(_JAX)) is not None:
         # jax.process_count() would make JAX take the devices, and count one process before they are brought together.
         by_jax = getattr(getattr(jax, "global_state", None), "client", None) is not None
-    if (accelerate := modules.get("accelerate.state")) is not None:
+    if (accelerate := modules.get(_ACCELERATE)) is not None:
         by_accelerate = bool(getattr(getattr(accelerate, "PartialState", None), "_shared_state", None))
     return by_torch, by_jax, by_accelerate
 
@@ -408,13 +411,13 @@ def _live_claims() -> list[Claim]:
     modules, (by_torch, by_jax, by_accelerate) = sys.modules, _brought_together()
     found: list[tuple[str, Any, Any]] = []
     if by_torch:
-        dist = modules["torch.distributed"]
+        dist = modules[_TORCH]
         found.append(("torch.distributed", dist.get_rank(), dist.get_world_size()))
     if by_jax:
-        state = modules["jax._src.distributed"].global_state
+        state = modules[_JAX].global_state
         found.append(("jax.distributed", getattr(state, "process_id", None), getattr(state, "num_processes", None)))
     if by_accelerate:
-        state = modules["accelerate.state"].PartialState()  # shares what the process has
+        state = modules[_ACCELERATE].PartialState()  # shares what the process has
         found.append(("Accelerate", state.process_index, state.num_processes))
     get_context = getattr(modules.get("ray.train"), "get_context", None)
     if get_context is not None and _is_ray_worker():

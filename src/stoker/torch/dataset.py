@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, Self, TypeAlias, Unpack, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -21,8 +22,8 @@ from stoker.hashing import fingerprint
 from stoker.host.forks import this_process
 from stoker.host.machine import num_cores
 from stoker.loader.config import DEFAULTS, HINTS, LoaderOptions
-from stoker.loader.epoch_run import Progress
-from stoker.loader.loader import BatchIterator, Loader
+from stoker.loader.epoch_run import BatchIterator, position_after
+from stoker.loader.loader import Loader
 from stoker.loader.resume import Allowed, check_allowed
 from stoker.loader.shard import Ranks, Shard
 from stoker.sampling.position import Position
@@ -202,7 +203,7 @@ class TorchDataset(IterableDataset[Tensors]):
                 saved=None,
                 current=None,
             )
-        return Progress(start, self._steps(start)).after(num_steps).to_json()
+        return position_after(start, self._steps(start), num_steps).to_json()
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
@@ -449,7 +450,7 @@ class TorchIterator(Iterator[Tensors]):
             )
         every = max(1, self._num_workers)
         turn = slice((self._worker - self._num_before) % every, None, every)
-        return BatchIterator(self._dataset.loader_here(every), start, turn)
+        return BatchIterator(partial(self._dataset.loader_here(every)._begin_run, start, turn))
 
 
 class _InTurnLoader(Loader):
