@@ -19,7 +19,7 @@ import stoker
 from stoker import Loader, Ragged
 from stoker.columns import plan_spec, to_arrays
 from stoker.loader import buffers
-from stoker.loader.batches import DeliveryForm, Made
+from stoker.loader.batches import Made
 from stoker.loader.gather import Part, assemble, side_by_side
 from stoker.torch import TorchLoader
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
@@ -249,9 +249,6 @@ def window_of(folder, columns):
     return window_of_files([folder / "chunk"], spec)
 
 
-LEAVING = DeliveryForm(is_augmented=False, sequence_shard=None, is_expanded=True, compact={}, is_widened=False)
-
-
 @pytest.mark.parametrize("columns", [["id", "wide"], ["history"], ["wide", "word", "id", "history"]])
 @pytest.mark.parametrize("sizes", [[7, 7, 7], [5, 0, 9, 1], [12]], ids=str)
 def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, columns, sizes):
@@ -261,12 +258,9 @@ def test_batches_that_leave_as_one_are_those_that_leave_one_by_one(tmp_path, col
     whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = LateStream()
     delivery = DeviceDelivery(stream)
-    alone = [
-        delivery.prepare(Made(batch.views(), batch, None, True, batch.num_samples), LEAVING)
-        for batch in whole.cut(sizes)
-    ]
+    alone = [delivery.prepare(Made(batch.views(), batch, batch.num_samples)) for batch in whole.cut(sizes)]
     num_alone = stream._num_begun
-    together = delivery.prepare_together(side_by_side(whole, sizes, pool), LEAVING)
+    together = delivery.prepare_together(side_by_side(whole, sizes, pool))
     assert stream._num_begun - num_alone == num_alone // len(sizes) - max(0, len(whole.ragged) - 1)
     stream.run()
     assert len(together) == len(sizes)
@@ -295,7 +289,7 @@ def test_a_stream_waits_once_for_batches_that_crossed_together(tmp_path):
     whole = assemble(window.layout.spec, [Part.at(window, np.zeros_like(rows), rows)], pool)
     stream = TwoStreams()
     delivery = DeviceDelivery(stream)
-    batches = delivery.prepare_together(side_by_side(whole, [4, 4, 4], pool), LEAVING)
+    batches = delivery.prepare_together(side_by_side(whole, [4, 4, 4], pool))
     ids = [delivery.deliver(batches[0])["id"], delivery.deliver(batches[1])["id"]]
     assert stream.num_waits == 1
     stream.now = 1  # the loop goes on elsewhere

@@ -134,9 +134,9 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
     num_together, stream = [], PromptStream()
 
     class Counting(DeviceDelivery):
-        def prepare_together(self, together, leaving):
+        def prepare_together(self, together):
             num_together.append(len(together.sizes))
-            return super().prepare_together(together, leaving)
+            return super().prepare_together(together)
 
     class OnCounting(stoker.Loader):
         def _make_delivery(self):

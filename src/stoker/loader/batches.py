@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise, repeat
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -47,34 +47,21 @@ _log = logging.getLogger("stoker")
 _LaneRanges: TypeAlias = tuple[int, list[Range]]  # a lane, and positions in it
 
 
-class Shaping(NamedTuple):
-    """How the fixed-width fields of [B x L] records come as [B, L, ...], for windows over rows: L, and whose places."""
-
-    length: int
-    places: Mapping[str, slice | list[int]]
-
-    def apply(self, name: str, field: Any) -> Any:
-        """Return a field of B x L samples, an array or a tensor, in its shape."""
-        shape = (field.shape[0] // self.length, self.length, *field.shape[1:])
-        return field.reshape(shape)[:, self.places[name]]
-
-
 class Made(NamedTuple):
     """A batch of what the order counts.
 
     Attributes:
         arrays: Its fields.
         assembled: The memory that fixed-width fields are views of.
-        shaping: The shape in which these fields leave; None where they leave as they lie.
-        has_records: Whether they are views of `assembled` at all.
         num_samples: Samples in it.
+        shaped: Returns the fixed-width fields of that memory, arrays or tensors, as the batch has them: those that stay
+            views. None where none of its fields is one.
     """
 
     arrays: Arrays
     assembled: Assembled
-    shaping: Shaping | None
-    has_records: bool
     num_samples: int
+    shaped: Callable[[dict[str, Any]], dict[str, Any]] | None = dict
 
 
 class Collator:
@@ -117,13 +104,13 @@ class Collator:
                 arrays["group_offsets"] = offsets
                 sizes = _num_rows(offsets, sizes)
         assembled = assemble(self._samples, parts, pool, once=once, places=places, sizes=sizes)
-        return Made(arrays, assembled, None, True, assembled.num_samples), assembled.size_bytes
+        return Made(arrays, assembled, assembled.num_samples), assembled.size_bytes
 
     def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
         """Return the batches that were gathered as one, in the same memory; `sizes` are the units of each."""
         groups = cast("Int64 | None", made.arrays.get("group_offsets"))
         num_rows = sizes if groups is None else _num_rows(groups, sizes)
-        batches = [Made(one.views(), one, None, True, one.num_samples) for one in made.assembled.cut(num_rows)]
+        batches = [Made(one.views(), one, one.num_samples) for one in made.assembled.cut(num_rows)]
         if groups is not None:
             for batch, (begin, end) in zip(batches, pairwise([0, *accumulate(sizes)]), strict=True):
                 batch.arrays["group_offsets"] = groups[begin : end + 1] - groups[begin]
@@ -182,23 +169,39 @@ def _num_rows(offsets: Int64, sizes: Sequence[int]) -> list[int]:
 # ---------------------------------------------------------------------------------------------- how they leave
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeliveryForm:
-    """How the batches of a loader leave, all of them alike.
+class Delivery:
+    """Batches of a loader as dicts of NumPy arrays, as they were gathered; one for another framework brings its own.
+
+    Must not refer to the loader, which could never be let go.
 
     Attributes:
-        is_augmented: Whether `augment` has been at their fields, which may be no views of what was gathered then.
+        copies: Whether `prepare` copies the batch to a device: time worth a stage of its own. What samples share is
+            expanded behind the copy then, and what is kept narrower is widened there, so that as little is copied.
+        takes_together: Whether `prepare_together` can be called.
+        resident: Keeps records on a device, which need not be gathered, as `stoker.torch.resident.ResidentRows` does;
+            None keeps none there.
+        is_augmented: Whether `augment` has been at the fields, which may be no views of what was gathered then. This
+            and what follows `fit` sets.
         sequence_shard: Which part of each sequence leaves; None for all of it.
         is_expanded: Whether what was gathered once leaves as each sample's; else as `Deduplicated`.
         compact: The fields that are kept narrower than they leave, and how each is widened.
         is_widened: Whether the fields are widened already; what was gathered never is.
     """
 
-    is_augmented: bool
-    sequence_shard: SequenceShard | None
-    is_expanded: bool
-    compact: Mapping[str, Compact]
-    is_widened: bool
+    copies = takes_together = False
+    resident: Any = None
+    is_augmented = is_widened = False
+    sequence_shard: SequenceShard | None = None
+    is_expanded = True
+    compact: Mapping[str, Compact] = MappingProxyType({})
+
+    def fit(self, config: LoaderConfig, spec: Spec) -> None:
+        """Learn how the batches of a loader leave, all of them alike."""
+        self.is_augmented, self.sequence_shard = config.augment is not None, config.sequence_shard
+        self.is_expanded, self.compact = config.deduplicated == "expand", spec.compact
+        # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
+        is_looked_at = not self.copies or self.is_augmented or self.sequence_shard is not None
+        self.is_widened = bool(self.compact) and is_looked_at
 
     def cut(self, name: str, array: Any) -> Any:
         """Return what leaves of a field, an array or a tensor: all of it, or this rank's part of each sequence."""
@@ -206,36 +209,19 @@ class DeliveryForm:
             return array
         return self.sequence_shard.part(array)
 
-
-class Delivery:
-    """Batches as dicts of NumPy arrays, as they were gathered; a loader for another framework brings its own.
-
-    Must not refer to the loader, which could never be let go.
-
-    Attributes:
-        copies: Whether `prepare` copies the batch to a device: time worth a stage of its own. What samples share is
-            expanded behind the copy then, and what is kept narrower is widened there, so that as little is copied.
-        resident: Keeps records on a device, which need not be gathered, as `stoker.torch.resident.ResidentRows` does;
-            None keeps none there.
-    """
-
-    copies = False
-    resident: Any = None
-
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
         return plain_buffer(num_bytes)
 
-    def prepare(self, made: Made, form: DeliveryForm) -> Any:
+    def prepare(self, made: Made) -> Any:
         """Do what can be done ahead of the step; runs in the threads that assemble."""
-        if form.sequence_shard is None:
+        if self.sequence_shard is None:
             return made.arrays
-        return {name: form.cut(name, array) for name, array in made.arrays.items()}
+        return {name: self.cut(name, array) for name, array in made.arrays.items()}
 
-    @property
-    def prepare_together(self) -> Callable[[Together, DeliveryForm], Sequence[Any]] | None:
-        """Does what `prepare` does for several batches as one, and returns what it made of each; None if it cannot."""
-        return None
+    def prepare_together(self, together: Together) -> Sequence[Any]:
+        """Do what `prepare` does for several batches as one, neither augmented nor cut; return what becomes of each."""
+        raise NotImplementedError
 
     def deliver(self, prepared: Any) -> Any:
         """Return what the loop gets; runs in the loop's own thread, when the step is due."""
@@ -271,7 +257,7 @@ class Batches:
         stages: Stages,
         num_units: int,
     ) -> None:
-        self.config, self._opened, self._collator, self._delivery = config, opened, collator, delivery
+        self.config, self._opened, self._collator, self.delivery = config, opened, collator, delivery
         self._stages, self.resident = stages, delivery.resident
         self.pool = BufferPool(delivery.allocate, is_pinned=delivery.copies)
         self.shard = shard = config.ranks.settle()
@@ -288,29 +274,22 @@ class Batches:
         )
         self.prefetch, self._num_sets = prefetch, len(opened.datasets)
         self._source_field = None if opened.mixture is None else opened.mixture.source_field
-        is_augmented, is_cut = config.augment is not None, config.sequence_shard is not None
-        compact, self._pads = opened.spec.compact, config.remainder == "pad"
-        self._form = DeliveryForm(
-            is_augmented=is_augmented,
-            sequence_shard=config.sequence_shard,
-            is_expanded=config.deduplicated == "expand",
-            compact=compact,
-            # What looks at values or cuts shapes wants them as they are delivered, and so does a loop without a device.
-            is_widened=bool(compact) and (not delivery.copies or is_augmented or is_cut),
-        )
-        needs_each = is_augmented or isinstance(config.unit, NGram | Pack)
+        delivery.fit(config, opened.spec)
+        self._pads, is_cut = config.remainder == "pad", config.sequence_shard is not None
+        needs_each = delivery.is_augmented or isinstance(config.unit, NGram | Pack)
         self._once: Once = "where it pays" if delivery.copies and not needs_each else "never"
-        if config.deduplicated == "unique":
+        if not delivery.is_expanded:
             self._once = "always"
         # Whether making one takes little beside gathering: nothing is copied, nothing of the user's is called.
-        self.is_quick = not (is_augmented or delivery.copies)
-        self._changes = self._form.is_widened or self._pads or collator.adds is not None or is_augmented or is_cut
+        self.is_quick = not (delivery.is_augmented or delivery.copies)
+        adds = collator.adds is not None
+        self._changes = self._pads or adds or delivery.is_augmented or delivery.is_widened or is_cut
         # Batches leave as one where nothing is done to each by itself. Threads gain by that only where they copy to a
         # device: each of the calls it takes gives the interpreter's lock up.
-        leaves_together = (delivery.copies or not prefetch) and not self._changes and self._source_field is None
-        self._prepare_together = delivery.prepare_together if leaves_together else None
+        gains = delivery.takes_together and (delivery.copies or not prefetch)
+        self._leaves_together = gains and not (needs_each or self._changes or self._source_field is not None)
         self._together_bytes = TOGETHER_BYTES if prefetch else _NOW_TOGETHER_BYTES
-        if prefetch and self._prepare_together is not None and delivery.copies:
+        if prefetch and self._leaves_together:
             self._together_bytes = _CROSSING_BYTES
         self._batch_bytes: float = batch_bytes or self._together_bytes
 
@@ -318,7 +297,7 @@ class Batches:
     def max_together(self) -> int:
         """How many batches may be gathered in one go; more make the wait for one of them longer."""
         is_lone = not (self.prefetch or self.is_quick)  # nothing is called or copied unless asked for
-        is_lone |= self.resident is not None and self._prepare_together is None  # where they lie is found for all
+        is_lone |= self.resident is not None and not self._leaves_together  # where they lie is found for all
         is_lone |= self._num_sets > 1 and self._once != "never"  # what samples share is found data set by data set
         most = _MAX_TOGETHER if self.prefetch else _MAX_NOW_TOGETHER
         return 1 if is_lone else max(1, min(most, int(self._together_bytes / max(1.0, self._batch_bytes))))
@@ -381,11 +360,11 @@ class Batches:
             group_places(whose, self._num_sets, places)
         if self.resident is not None:
             assembled = assemble_resident(self._opened.spec, parts, self.resident.first_row, pool)
-            made, size_bytes = Made({}, assembled, None, True, assembled.num_samples), assembled.size_bytes
+            made, size_bytes = Made({}, assembled, assembled.num_samples), assembled.size_bytes
         else:
             made, size_bytes = collator.gather(parts, sizes, pool, once=self._once, places=places)
         # A lone one has nothing to gain by leaving as one where it stays here.
-        if self._prepare_together is not None and (self._delivery.copies or len(sizes) > 1):
+        if self._leaves_together and (self.delivery.copies or len(sizes) > 1):
             together = collator.side_by_side(made, sizes, pool)
             if together is not None:
                 return together, size_bytes
@@ -411,25 +390,24 @@ class Batches:
         """
         if not isinstance(made, Together):
             return map(self._finished, made, slices, steps, repeat(epoch))
-        assert self._prepare_together is not None
-        if not self._delivery.copies:
-            return zip(self._prepare_together(made, self._form), made.sizes, strict=True)
+        if not self.delivery.copies:
+            return zip(self.delivery.prepare_together(made), made.sizes, strict=True)
         with self._stages.span("copy", made.assembled.size_bytes) as span:
             span.num_calls = len(made.sizes)
-            return zip(self._prepare_together(made, self._form), made.sizes, strict=True)
+            return zip(self.delivery.prepare_together(made), made.sizes, strict=True)
 
     def _finished(self, made: Made, slices: Sequence[Slice], step: int, epoch: int) -> tuple[Any, int]:
         if self._changes:
             made = made._replace(arrays=self._changed(made.arrays, slices, step, epoch))
-        if not self._delivery.copies:
-            return self._delivery.prepare(made, self._form), made.num_samples
+        if not self.delivery.copies:
+            return self.delivery.prepare(made), made.num_samples
         with self._stages.span("copy", made.assembled.size_bytes):
-            return self._delivery.prepare(made, self._form), made.num_samples
+            return self.delivery.prepare(made), made.num_samples
 
     def _changed(self, arrays: Arrays, slices: Sequence[Slice], step: int, epoch: int) -> Arrays:
-        form, collator, config = self._form, self._collator, self.config
-        if form.is_widened:
-            compact = form.compact
+        delivery, collator, config = self.delivery, self._collator, self.config
+        if delivery.is_widened:
+            compact = delivery.compact
             arrays = {name: _wide(one, compact[name]) if name in compact else one for name, one in arrays.items()}
         if self._pads:
             is_padding = [np.full(piece.num_samples, piece.is_padding) for piece in slices]
@@ -439,8 +417,8 @@ class Batches:
         if config.augment is not None:
             with self._stages.span("augment"):
                 arrays = augmented(config.augment, arrays, slices, seed=config.seed, step=step, epoch=epoch)
-        if form.sequence_shard is not None:
-            form.sequence_shard.check_batch(arrays)
+        if delivery.sequence_shard is not None:
+            delivery.sequence_shard.check_batch(arrays)
         return arrays
 
 

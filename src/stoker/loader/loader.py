@@ -425,9 +425,7 @@ class Loader:
         orders = self._orders.going_on(start)
         with begun.lock:
             self._check_open()
-            run = Run(
-                start, orders, self._opened, batches=batches, epochs=self._epochs, stages=self._stages, turn=turn
-            )
+            run = Run(start, orders, self._opened, batches=batches, epochs=self._epochs, stages=self._stages, turn=turn)
             begun.runs.add(run)
         try:
             self._check_open()

@@ -18,10 +18,10 @@ from stoker.dataset.units.kinds import Grouped, NGram, Pack
 from stoker.errors import FieldMismatchError
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
-from stoker.loader.batches import Collator, Made, Shaping, joined, placed, rows_of
+from stoker.loader.batches import Collator, Made, joined, placed, rows_of
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import LoaderConfig, Once
-from stoker.loader.gather import Part, Together, assemble, lists_between, put
+from stoker.loader.gather import Assembled, Part, assemble, lists_between, put
 from stoker.loader.window import Window
 from stoker.sampling.units import Packed, Segments
 
@@ -29,34 +29,15 @@ from stoker.sampling.units import Packed, Segments
 _PLACES = ("segment_ids", "positions")
 
 
-class _FixedCollator(Collator):
-    """Makes batches of units of one length: windows, packed rows."""
-
-    def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
-        if len(sizes) == 1:
-            return [made]
-        # Where the arrays are no views of records that can be cut, each batch keeps the memory of all of them.
-        length = made.shaping.length if made.shaping is not None else 0
-        cut = made.assembled.cut([length * size for size in sizes]) if length else [made.assembled] * len(sizes)
-        return [
-            made._replace(arrays=_between(made.arrays, begin, end), assembled=assembled, num_samples=end - begin)
-            for assembled, (begin, end) in zip(cut, pairwise([0, *accumulate(sizes)]), strict=True)
-        ]
-
-    def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:  # noqa: ARG002
-        return None
-
-
-class _WindowCollator(_FixedCollator):
+class _WindowCollator(Collator):
     """Makes batches of windows over consecutive rows."""
 
     def __init__(self, unit: NGram, spec: Spec) -> None:
         super().__init__(unit, spec)
         self._wanted = unit.windowed(spec)
         self._fixed = spec.only(spec.fixed)
-        self._shaping = Shaping(
-            unit.length, {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
-        )
+        self._length = unit.length
+        self._places = {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
         wanted = [(spec.delivered[name], len(at)) for name, at in self._wanted.items()]
         self.spec = Spec(
             tuple(
@@ -69,25 +50,39 @@ class _WindowCollator(_FixedCollator):
         self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None
     ) -> tuple[Made, int]:
         del sizes, once  # all units are as large, and nothing of theirs is shared
-        shaping, (found, offsets) = self._shaping, rows_of(parts)
+        found, offsets = rows_of(parts)
         fixed = assemble(self._fixed, found, pool, places=placed(offsets, places)[1])
-        num, size_bytes = fixed.num_samples // shaping.length, fixed.size_bytes
+        num, size_bytes = fixed.num_samples // self._length, fixed.size_bytes
         views = fixed.views()
         arrays: Arrays = {}
         for name, at in self._wanted.items():
             if self._samples[name].is_ragged:
-                chosen = [_at_places(part, at, shaping.length) for part in found]
+                chosen = [_at_places(part, at, self._length) for part in found]
                 lists, its_places = placed(np.arange(num + 1, dtype=np.int64) * len(at), places)
                 alone = self._samples.only((self._samples[name],))
                 assembled = assemble(alone, chosen, pool, places=its_places)
                 arrays[name] = Ragged(assembled.ragged[name], lists)
                 size_bytes += assembled.size_bytes
             else:
-                arrays[name] = shaping.apply(name, views[name])
-        return Made(arrays, fixed, shaping, True, num), size_bytes
+                arrays[name] = self._windowed(name, views[name])
+        return Made(arrays, fixed, num, self._shaped), size_bytes
+
+    def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
+        return _cut(made, sizes, made.assembled.cut([self._length * size for size in sizes]))
+
+    def _windowed(self, name: str, field: Any) -> Any:
+        """Return a field of [B x L] rows, an array or a tensor, as [B, L, ...] at the places that it is wanted at."""
+        shape = (field.shape[0] // self._length, self._length, *field.shape[1:])
+        return field.reshape(shape)[:, self._places[name]]
+
+    def _shaped(self, fields: dict[str, Any]) -> dict[str, Any]:
+        # Places that are no slice would be a copy, in memory of its own and by an index that has to cross to a device
+        # first: NumPy has made that copy already.
+        views = [name for name, place in self._places.items() if isinstance(place, slice)]
+        return {name: self._windowed(name, fields[name]) for name in views}
 
 
-class _PackCollator(_FixedCollator):
+class _PackCollator(Collator):
     """Makes batches of packed rows."""
 
     def __init__(self, unit: Pack, spec: Spec) -> None:
@@ -124,7 +119,11 @@ class _PackCollator(_FixedCollator):
         fixed = assemble(self._fixed, documents, pool, places=its_places)
         views = fixed.views()
         arrays |= {name: Ragged(views[name], offsets) for name in unit.per_segment}
-        return Made(arrays, fixed, None, False, num_rows), size_bytes + fixed.size_bytes
+        return Made(arrays, fixed, num_rows, None), size_bytes + fixed.size_bytes
+
+    def cut(self, made: Made, sizes: Sequence[int]) -> list[Made]:
+        # The arrays are no views of records that could be cut: each batch keeps the memory of all of them.
+        return _cut(made, sizes, [made.assembled] * len(sizes))
 
 
 def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
@@ -184,12 +183,18 @@ def _sequences_of(arrays: Arrays) -> dict[str, Any]:
     return {"cu_seqlens": borders, "max_seqlen": int(np.diff(borders).max(initial=0))}
 
 
-def _between(fields: Arrays, begin: int, end: int) -> Arrays:
-    """Return the fields of units [begin, end), in the same memory."""
-    return {
-        name: lists_between(field, begin, end) if isinstance(field, Ragged) else field[begin:end]
-        for name, field in fields.items()
-    }
+def _cut(made: Made, sizes: Sequence[int], assembled: Sequence[Assembled]) -> list[Made]:
+    """Return batches of so many units each that were gathered as one, in the same memory."""
+    if len(sizes) == 1:
+        return [made]
+    batches = []
+    for its, (begin, end) in zip(assembled, pairwise([0, *accumulate(sizes)]), strict=True):
+        arrays = {
+            name: lists_between(field, begin, end) if isinstance(field, Ragged) else field[begin:end]
+            for name, field in made.arrays.items()
+        }
+        batches.append(Made(arrays, its, end - begin, made.shaped))
+    return batches
 
 
 def _place(at: Sequence[int]) -> slice | list[int]:

@@ -12,7 +12,7 @@ import torch
 
 from stoker.fields.compact import Compact
 from stoker.fields.spec import Array, Deduplicated, Ragged
-from stoker.loader.batches import DeliveryForm, Made, Shaping
+from stoker.loader.batches import Delivery, Made
 from stoker.loader.gather import Assembled, SharedRows
 from stoker.torch.resident import ResidentRows
 from stoker.torch.tensors import Tensors, fields_of, torch_dtype, words_of
@@ -52,19 +52,19 @@ class Copies:
         self.memory.append(tensor)
         return tensor
 
-    def batch(self, made: Made, form: DeliveryForm) -> Tensors:
+    def batch(self, made: Made, delivery: Delivery) -> Tensors:
         """Begin to copy a batch, and return its fields: those of fixed width as views of the records, as one copy."""
         as_one: Tensors = {}
-        if not form.is_augmented:
-            if made.has_records and made.assembled.spec.record_bytes:
-                as_one = _shaped(fields_of(self.records(made.assembled), made.assembled.spec), made.shaping)
+        if not delivery.is_augmented:
+            if made.shaped is not None and made.assembled.spec.record_bytes:
+                as_one = made.shaped(fields_of(self.records(made.assembled), made.assembled.spec))
             for shared in made.assembled.shared:
-                as_one |= self._shared(shared, is_expanded=form.is_expanded)
-        if form.is_widened:  # already: the arrays are no views of the records any more
-            as_one = {name: field for name, field in as_one.items() if name not in form.compact}
+                as_one |= self._shared(shared, is_expanded=delivery.is_expanded)
+        if delivery.is_widened:  # already: the arrays are no views of the records any more
+            as_one = {name: field for name, field in as_one.items() if name not in delivery.compact}
         # The spec's order, then what was added.
         return {
-            name: form.cut(name, self.widened(name, as_one[name] if name in as_one else self.field(array)))
+            name: delivery.cut(name, self.widened(name, as_one[name] if name in as_one else self.field(array)))
             for name, array in made.arrays.items()
         }
 
@@ -105,16 +105,6 @@ class Copies:
         if isinstance(field, Ragged | Deduplicated):
             return replace(field, values=self.widened(name, field.values))
         return self.own(widen_tensor(field, self.compact[name]))
-
-
-def _shaped(fields: Mapping[str, torch.Tensor], shaping: Shaping | None) -> Tensors:
-    """Return the fixed-width fields of records as they come in a batch, as views."""
-    if shaping is None:
-        return {**fields}
-    # Places that are no slice would be a copy, in memory of its own and by an index that has to cross first: NumPy has
-    # made that copy already.
-    views = [name for name, place in shaping.places.items() if isinstance(place, slice)]
-    return {name: shaping.apply(name, fields[name]) for name in views}
 
 
 def widen_tensor(kept: torch.Tensor, compact: Compact) -> torch.Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from stoker.fields.spec import Array
-from stoker.loader.batches import Delivery, DeliveryForm, Made
+from stoker.loader.batches import Delivery, Made
 from stoker.loader.gather import Together
 from stoker.torch.copies import Copies
 from stoker.torch.cuda import CudaStream
@@ -28,18 +28,17 @@ class CpuDelivery(Delivery):
     """
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
-        self._in_one_storage = in_one_storage
+        self._in_one_storage, self.takes_together = in_one_storage, not in_one_storage
 
-    def prepare(self, made: Made, form: DeliveryForm) -> Tensors:
+    def prepare(self, made: Made) -> Tensors:
         """Return the fields as tensors."""
-        if self._in_one_storage or form.is_augmented or form.sequence_shard:
-            return Copies(as_tensor).batch(made, form)
+        if self._in_one_storage or self.is_augmented or self.sequence_shard:
+            return Copies(as_tensor).batch(made, self)
         return own_tensors(made.arrays)
 
-    @property
-    def prepare_together(self) -> Callable[[Together, DeliveryForm], list[Tensors]] | None:
-        """Does what `prepare` does for several batches, whose fields are pieces of what all of them have."""
-        return None if self._in_one_storage else lambda together, form: begin(together, Copies(as_tensor), form)()
+    def prepare_together(self, together: Together) -> list[Tensors]:
+        """Return the fields of several batches, which are pieces of what all of them have."""
+        return begin(together, Copies(as_tensor), is_expanded=self.is_expanded)()
 
 
 class Crossing:
@@ -90,7 +89,7 @@ class DeviceDelivery(Delivery):
         resident: Records that stay on the device; None keeps none there.
     """
 
-    copies = True
+    copies = takes_together = True
 
     def __init__(self, stream: CudaStream, *, resident: ResidentRows | None = None) -> None:
         self._stream = stream
@@ -102,35 +101,31 @@ class DeviceDelivery(Delivery):
         """Return pinned memory."""
         return self._stream.allocate(num_bytes)
 
-    def prepare(self, made: Made, form: DeliveryForm) -> OnDevice:
+    def prepare(self, made: Made) -> OnDevice:
         """Begin the copy."""
-        copies = self._copies(form)
+        copies = self._copies()
         with self._stream.copies():
-            tensors = copies.batch(made, form)
-            if form.sequence_shard is not None:  # where two pieces were put together, these own memory, too
+            tensors = copies.batch(made, self)
+            if self.sequence_shard is not None:  # where two pieces were put together, these own memory, too
                 copies.memory += [one for one in tensors.values() if isinstance(one, torch.Tensor)]
             copied = self._stream.mark()
         return Crossing(lambda: [tensors], copies.memory, copied, made), 0
 
-    @property
-    def prepare_together(self) -> Callable[[Together, DeliveryForm], list[OnDevice]]:
-        """Begins one copy for several batches."""
-        return self._prepare_together
-
-    def _prepare_together(self, together: Together, form: DeliveryForm) -> list[OnDevice]:
-        copies = self._copies(form)
+    def prepare_together(self, together: Together) -> list[OnDevice]:
+        """Begin one copy for several batches."""
+        copies = self._copies()
         with self._stream.copies():
-            cut = begin(together, copies, form)
+            cut = begin(together, copies, is_expanded=self.is_expanded)
             copied = self._stream.mark()
         crossing = Crossing(cut, copies.memory, copied, together)
         return [(crossing, number) for number in range(len(together.sizes))]
 
-    def _copies(self, form: DeliveryForm) -> Copies:
+    def _copies(self) -> Copies:
         def copy(array: Array) -> torch.Tensor:
             # Not ascontiguousarray, which gives an array without dimensions one.
             return self._stream.copy(np.asarray(array, order="C"))
 
-        return Copies(copy, self.resident, {} if form.is_widened else form.compact)
+        return Copies(copy, self.resident, {} if self.is_widened else self.compact)
 
     def deliver(self, prepared: OnDevice) -> Tensors:
         """Return the tensors; what the loop does with them on its stream waits for the copy."""

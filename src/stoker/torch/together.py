@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
-from stoker.loader.batches import DeliveryForm
 from stoker.loader.gather import Together
 from stoker.torch.copies import Copies, expand_records
 from stoker.torch.tensors import Tensors, cut, views_of
@@ -35,17 +34,11 @@ Each of torch's operations gives up the interpreter's lock, and beside threads t
 so there is one for each field, not for each field of each batch."""
 
 
-def begin(together: Together, copies: Copies, form: DeliveryForm) -> Cut:
-    """Begin to copy several batches, and return what takes them apart.
-
-    Args:
-        together: The batches.
-        copies: Copies.
-        form: How they leave: not augmented, and all of each sequence.
-    """
+def begin(together: Together, copies: Copies, *, is_expanded: bool) -> Cut:
+    """Begin to copy several batches, and return what takes them apart; see `Delivery` for `is_expanded`."""
     pieces = _begin_own(together, copies)
     for rows, index in together.shared:
-        begin_shared = _begin_expanded if form.is_expanded else _begin_once
+        begin_shared = _begin_expanded if is_expanded else _begin_once
         pieces += begin_shared(rows, index, copies.array(index), together.sizes, copies)
     names = list(together.names)
     if together.groups is not None:
