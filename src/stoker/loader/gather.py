@@ -80,29 +80,6 @@ class Part:
         return self._found
 
 
-class Residence(NamedTuple):
-    """Which samples of a batch lie on the device already.
-
-        rows of a batch    7 1 4 0 9
-        lie there          7   4   9      their places in the batch, and their rows on the device
-        gathered here        1   0        their places in the batch, and their records
-
-    Attributes:
-        there: Their places in the batch, ascending, shape [R]; empty where all samples are there.
-        rows: Their rows on the device. Shape [R].
-        here: Places of the others, ascending. Shape [H].
-    """
-
-    there: Int64
-    rows: Int64
-    here: Int64
-
-    @property
-    def num_samples(self) -> int:
-        """R + H."""
-        return len(self.rows) + len(self.here)
-
-
 class Assembled(NamedTuple):
     """A batch before it has names, or several side by side.
 
@@ -113,8 +90,8 @@ class Assembled(NamedTuple):
         ragged: Values and offsets of each of its ragged fields.
         shared: What samples share by each key, where it was gathered once.
         names: All fields in batch order; those of the spec unless told.
-        residence: Which samples lie on the device already: records are those of the others alone, shape
-            [H, record_bytes], and views are of these.
+        resident: Row of each sample on the device, -1 where it does not lie there yet, shape [B]: records are those of
+            the others alone, shape [H, record_bytes], and views are of these.
     """
 
     spec: Spec
@@ -123,7 +100,7 @@ class Assembled(NamedTuple):
     ragged: dict[str, Ragged]
     shared: tuple[SharedRows, ...] = ()
     names: tuple[str, ...] = ()
-    residence: Residence | None = None
+    resident: Int64 | None = None
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
@@ -372,6 +349,10 @@ def _shared_parts(
 def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool: BufferPool) -> Assembled:
     """Gather what of a batch does not lie on the device: records of the other samples, and everybody's lists.
 
+        rows of a batch    7 1 4 0 9
+        on the device      0 - 5 - 2      their rows there, -1 for the others
+        gathered here        1   0
+
     A chunk goes there when its window opens, as long as there is room, and stays. Every epoch uses every chunk once, so
     any one of them is worth its room as much as any other.
 
@@ -393,16 +374,11 @@ def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool:
             out[missing] = -1
             others.append(Part.at(part.window, part.slot[missing], part.row[missing]))
         begin += part.num
-    none = np.empty(0, dtype=np.int64)
-    residence = Residence(none, rows, none)
-    if others:
-        there = rows >= 0
-        residence = Residence(np.flatnonzero(there), rows[there], np.flatnonzero(~there))
-    records = pool.array((len(residence.here), spec.record_bytes))
+    records = pool.array((sum(part.num for part in others), spec.record_bytes))
     if others:
         Rows([part.native for part in others]).take(records, 0)
     ragged = _take(spec, parts, pool, None) if spec.ragged else {}
-    return Assembled(spec, num, records, ragged, residence=residence)
+    return Assembled(spec, num, records, ragged, resident=rows)
 
 
 # ---------------------------------------------------------------------------------------------- leaving together

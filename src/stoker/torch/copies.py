@@ -76,9 +76,9 @@ class Copies:
 
     def records(self, assembled: Assembled) -> torch.Tensor:
         """Begin to copy the records of samples, those aside that lie on the device; uint8, shape [B, record_bytes]."""
-        if self._resident is None or assembled.residence is None:
+        if self._resident is None or assembled.resident is None:
             return self.array(assembled.records)
-        return self.own(self._resident.gather(assembled.residence, assembled.records, self.array))
+        return self.own(self._resident.gather(assembled.resident, assembled.records, self.array))
 
     def _shared(self, shared: SharedRows, *, is_expanded: bool) -> Tensors:
         """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""

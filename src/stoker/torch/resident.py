@@ -11,7 +11,6 @@ import torch
 
 from stoker.fields.spec import Array
 from stoker.loader.buffers import BufferPool
-from stoker.loader.gather import Residence
 from stoker.torch.cuda import CudaStream
 from stoker.torch.tensors import words_of
 
@@ -89,24 +88,25 @@ class ResidentRows:
             self.first_row[chunk] = begin
             return True
 
-    def gather(self, residence: Residence, here: Array, copy: Callable[[Array], torch.Tensor]) -> torch.Tensor:
+    def gather(self, rows: npt.NDArray[np.int64], others: Array, copy: Callable[[Array], torch.Tensor]) -> torch.Tensor:
         """Return all records of a batch on the device, uint8, shape [B, record_bytes].
 
         Call it inside a block of the stream's.
 
         Args:
-            residence: Which lie there.
-            here: Records of the others. Shape [H, record_bytes].
+            rows: Row of each sample there, -1 for the others. Shape [B].
+            others: Records of these. Shape [H, record_bytes].
             copy: Begins to copy an array to the device.
         """
-        if not len(residence.rows):
-            return copy(here)
+        if len(others) == len(rows):
+            return copy(others)
         assert self._records is not None
-        rows = words_of(self._records).index_select(0, copy(residence.rows))
-        if not len(residence.here):
-            return rows.view(torch.uint8)
-        records = torch.empty((residence.num_samples, self._width), dtype=torch.uint8, device=self._records.device)
+        if not len(others):
+            return words_of(self._records).index_select(0, copy(rows)).view(torch.uint8)
+        is_there = rows >= 0
+        found = words_of(self._records).index_select(0, copy(rows[is_there]))
+        records = torch.empty((len(rows), self._width), dtype=torch.uint8, device=self._records.device)
         words = words_of(records)
-        words.index_copy_(0, copy(residence.there), rows)
-        words.index_copy_(0, copy(residence.here), words_of(copy(here)))
+        words.index_copy_(0, copy(np.flatnonzero(is_there)), found)
+        words.index_copy_(0, copy(np.flatnonzero(~is_there)), words_of(copy(others)))
         return records

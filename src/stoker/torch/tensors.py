@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -93,21 +93,21 @@ def views_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
     num_samples = records.shape[0]
     fields: dict[str, torch.Tensor] = {}
     typed: dict[torch.dtype, torch.Tensor] = {}
-    for run in _runs(spec):
-        if run.num_items == 0 or num_samples == 0:  # torch cannot see an empty tensor as another dtype
-            shape = (num_samples, *run.shape)
-            fields |= {name: torch.empty(shape, dtype=run.dtype, device=records.device) for name in run.names}
+    for names, dtype, shape, begin in _runs(spec):
+        num_items = math.prod(shape)
+        if num_items == 0 or num_samples == 0:  # torch cannot see an empty tensor as another dtype
+            empty = (num_samples, *shape)
+            fields |= {name: torch.empty(empty, dtype=dtype, device=records.device) for name in names}
             continue
         # Records and fields lie at multiples of the item's size (see Spec), so all are whole items of one view.
-        if run.dtype not in typed:
-            typed[run.dtype] = records.view(run.dtype)
-        items = typed[run.dtype]
+        if dtype not in typed:
+            typed[dtype] = records.view(dtype)
+        items = typed[dtype]
         # One view of all fields of a run, then one call that cuts it: 69 fields take 66 microseconds so, with a view
         # each 151.
-        shape = (len(run.names), num_samples, *run.shape)
-        strides = (run.num_items, items.shape[1], *run.strides)
-        views = items.as_strided(shape, strides, items.storage_offset() + run.begin)
-        fields.update(zip(run.names, views.unbind(0), strict=True))
+        strides = (num_items, items.shape[1], *(math.prod(shape[i + 1 :]) for i in range(len(shape))))
+        views = items.as_strided((len(names), num_samples, *shape), strides, items.storage_offset() + begin)
+        fields.update(zip(names, views.unbind(0), strict=True))
     return {entry.name: fields[entry.name] for entry in spec.fixed}
 
 
@@ -135,44 +135,19 @@ def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
     return pieces
 
 
-class _FieldRun(NamedTuple):
-    """Fields of one dtype and shape that lie side by side in a record.
-
-    Attributes:
-        names: Of the fields.
-        dtype: Of each.
-        shape: Of each.
-        strides: Within a field, in items.
-        begin: Where the first of them lies, in items.
-        num_items: Items a field.
-    """
-
-    names: tuple[str, ...]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    begin: int
-    num_items: int
-
-
 @lru_cache(maxsize=64)
-def _runs(spec: Spec) -> tuple[_FieldRun, ...]:
-    """Return the fixed-width fields of a spec in the order of the record, those alike together."""
+def _runs(spec: Spec) -> list[tuple[list[str], torch.dtype, tuple[int, ...], int]]:
+    """Return the fixed-width fields that lie side by side in a record, of one dtype and shape each.
+
+    Returns:
+        Of each run: names of the fields, their dtype and shape, and where the first of them lies, in items.
+    """
     in_record = sorted(spec.fixed, key=lambda entry: spec.record_offsets[entry.name])
     runs = []
     for (dtype, shape), entries in groupby(in_record, key=lambda entry: (entry.dtype, entry.shape)):
-        alike = list(entries)
-        runs.append(
-            _FieldRun(
-                names=tuple(entry.name for entry in alike),
-                dtype=torch_dtype(dtype),
-                shape=shape,
-                strides=tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))),
-                begin=spec.record_offsets[alike[0].name] // dtype.itemsize,
-                num_items=alike[0].value_bytes // dtype.itemsize,
-            )
-        )
-    return tuple(runs)
+        names = [entry.name for entry in entries]
+        runs.append((names, torch_dtype(dtype), shape, spec.record_offsets[names[0]] // dtype.itemsize))
+    return runs
 
 
 @cache
