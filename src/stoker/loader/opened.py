@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,13 +65,12 @@ _BYTES_BESIDE_PYTHON = 512 << 10
 
 
 class OpenDataset(CountedSet):
-    """Every chunk of a data set, by its number in the fixed order.
+    """Every chunk of a data set, by its number in the fixed order; closes builder and cache with itself.
 
-    Args:
-        builder: Builds what is missing, into a cache; closed with this, as that is.
-        spec: What a sample is.
-        unit: What the order counts; None for rows. `open_datasets` sets the index.
+    `open_datasets` sets the index of what the order counts, which is None for rows.
     """
+
+    spec: Spec
 
     def __init__(self, builder: Builder, spec: Spec, unit: SamplingUnit | None) -> None:
         super().__init__(builder.catalogue, spec=spec, unit=unit)
@@ -139,7 +139,7 @@ class OpenDataset(CountedSet):
 
     def _estimate(self) -> None:
         """Estimate what all chunks take: as much a sample as the first one does, where that is there."""
-        counts, spec = self.num_samples, self.windows.spec
+        counts, spec = self.num_samples, self.spec
         num_bytes = int(counts.sum()) * spec.record_bytes
         if spec.ragged:
             filled = np.flatnonzero(counts)
@@ -165,7 +165,7 @@ class OpenDataset(CountedSet):
             for num_done, chunk in enumerate(filled, 1):  # one thread reads: the filler's do what takes time
                 filler.request([(self.builder, chunk)])
                 with self.windows.chunk(chunk, filler) as opened:
-                    counts.append(read_lengths(opened.fd, opened.header, self.windows.spec[field]))
+                    counts.append(read_lengths(opened.fd, opened.header, self.spec[field]))
                 num_rows += len(counts[-1])
                 if on_progress is not None:
                     on_progress(num_done, len(filled), num_rows)
@@ -201,15 +201,12 @@ class OpenDatasets(CountedSets):
     def __init__(
         self,
         datasets: Sequence[OpenDataset],
-        *,
-        spec: Spec,
-        unit: SamplingUnit | None,
         mixture: Mixture | None,
         temporary: OwnedFolder | None,
         is_ending: threading.Event,
     ) -> None:
-        super().__init__(datasets, mixture=mixture, unit=unit)
-        self.spec, self._temporary, self.is_ending = spec, temporary, is_ending
+        super().__init__(datasets, mixture)
+        self.spec, self._temporary, self.is_ending = datasets[0].spec, temporary, is_ending
 
     @property
     def sample_bytes(self) -> float:
@@ -306,18 +303,10 @@ def open_datasets(
                     on_count=on_count,
                 )
             stack.callback(opened[name].close)
-        spec = next(iter(opened.values())).windows.spec
         if mixture is not None:
-            mixture.check_specs({name: one.windows.spec for name, one in opened.items()})
+            mixture.check_specs({name: one.spec for name, one in opened.items()})
         stack.pop_all()
-        return OpenDatasets(
-            [*opened.values()],
-            spec=spec,
-            unit=config.unit,
-            mixture=mixture,
-            temporary=temporary,
-            is_ending=is_ending,
-        )
+        return OpenDatasets([*opened.values()], mixture, temporary, is_ending)
 
 
 def _open_dataset(
@@ -363,14 +352,8 @@ def _open_dataset(
             token_counts = None
             if isinstance(unit, Pack) and makes_tokens(unit, dataset):
                 token_counts = partial(opened.token_counts, unit.field, num_threads, on_count)
-            opened.index = open_index(
-                unit,
-                catalogue,
-                folder=folder,
-                num_threads=num_threads,
-                on_progress=on_count,
-                token_counts=token_counts,
-            )
+            told: dict[str, Any] = {"num_threads": num_threads, "on_progress": on_count, "token_counts": token_counts}
+            opened.index = open_index(unit, catalogue, folder=folder, **told)
         stack.pop_all()
         return opened
 

@@ -51,16 +51,13 @@ _MAX_SHOWN = 200
 
 
 class CountedSet:
-    """An opened data set, as an order counts it.
+    """An opened data set, as an order counts it; `num_samples` are the rows of each chunk. Shape [K].
 
     Args:
         catalogue: Its files and fragments.
         spec: What a sample is, as far as that is known without reading rows.
-        unit: What the order counts; None for rows.
-        index: Where its units are; None for rows.
-
-    Attributes:
-        num_samples: Rows of each chunk. Shape [K].
+        unit: What the order counts, which `index` has; None for rows.
+        index: See `unit`.
     """
 
     def __init__(
@@ -135,18 +132,10 @@ class CountedSet:
 
 
 class CountedSets:
-    """One opened data set, or all of a mixture: those of a loader, or those that are only planned with.
+    """One opened data set, or all of a mixture: those of a loader, or those that are only planned with."""
 
-    Args:
-        datasets: Each data set.
-        mixture: What the user wrote, where it is one.
-        unit: What the order counts; None for rows.
-    """
-
-    def __init__(
-        self, datasets: Sequence[CountedSet], *, mixture: Mixture | None = None, unit: SamplingUnit | None = None
-    ) -> None:
-        self.datasets, self.mixture, self.unit = tuple(datasets), mixture, unit
+    def __init__(self, datasets: Sequence[CountedSet], mixture: Mixture | None = None) -> None:
+        self.datasets, self.mixture, self.unit = tuple(datasets), mixture, datasets[0].unit
         self.num_samples: Int64 = np.concatenate([one.num_samples for one in datasets])  # of each chunk of all of them
 
     @property
@@ -306,15 +295,7 @@ class Orders:
 def needed_chunks(
     orders: Orders, steps: Steps, which: range, shards: Iterable[RankShare], *, epoch: int
 ) -> list[Int64]:
-    """Return the chunks of the windows that some ranks open for some steps, of each data set, in order of use.
-
-    Args:
-        orders: The orders of the data sets.
-        steps: The epoch's.
-        which: Numbers of the steps.
-        shards: The ranks.
-        epoch: Which epoch.
-    """
+    """Return the chunks of the windows that some ranks open for some steps of an epoch, by data set, in order of use."""
     lanes = [lane.few_long_epochs() for lane in orders.order.lanes_of_epoch(epoch)]
     windows: dict[tuple[int, int, int, int], EpochOrder] = {}  # lane, data set, its own epoch and window
     for shard in shards:
@@ -336,10 +317,10 @@ def window_chunks(
 
     Args:
         window: What the user said: chunks, "all", or None for about 512 MiB of samples; of a mixture, an equal part of
-            them for each data set.
+            them for each of `num_sets` data sets.
         num_samples: Samples of each chunk, of all data sets. Shape [K].
-        record_bytes: Bytes of a record.
-        num_sets: How many data sets there are.
+        record_bytes: Of a sample.
+        num_sets: See `window`.
     """
     if window == "all":
         return None

@@ -63,7 +63,7 @@ def open_known(
             # Only the first keys are asked for: of 100,000 chunks, all of them take most of a second.
             spec = None if store is None else store.spec_of(map(catalogue.key, range(len(catalogue))))
             opened.append(CountedSet(catalogue, spec=spec, unit=unit, index=index))
-    return CountedSets(opened, mixture=None if isinstance(dataset, Dataset) else dataset, unit=unit)
+    return CountedSets(opened, None if isinstance(dataset, Dataset) else dataset)
 
 
 def _refuse(unit: SamplingUnit) -> NoReturn:
