@@ -42,15 +42,7 @@ Augment: TypeAlias = "Callable[[Arrays, SampleGenerator], Arrays]"
 
 
 def augmented(augment: Augment, batch: Arrays, slices: Sequence[Slice], *, seed: int, step: int, epoch: int) -> Arrays:
-    """Return the batch that `augment` makes of one.
-
-    Args:
-        augment: The user's function.
-        batch: The batch.
-        slices: Which samples it has.
-        seed: Seed of the loader.
-        step: Of the batch, for errors.
-        epoch: Of the batch.
+    """Return the batch that `augment` makes of one, which has the samples of `slices`; `step` is for errors alone.
 
     Raises:
         RuntimeError: It raises StopIteration.

@@ -234,13 +234,7 @@ class Delivery:
 class Batches:
     """Makes the batches of a loader, whose ranks are known by now. Safe to use from several threads.
 
-    Args:
-        config: Arguments of the loader.
-        opened: The data sets.
-        collator: Makes batches of what the order counts.
-        delivery: What batches leave as.
-        stages: Told of gathering, augmenting and copying.
-        num_units: What the order counts, in an epoch.
+    An epoch has `num_units` of what the order counts.
 
     Raises:
         ValueError: An argument contradicts the number of ranks.
@@ -311,11 +305,6 @@ class Batches:
 
         Blocks: until the windows of the first are open.
 
-        Args:
-            lanes: Where the samples are found.
-            steps: Says which samples of which lanes a step has.
-            numbers: Of the steps.
-
         Returns:
             Which samples each batch has.
             The batches, in their order, or all of them as one.
@@ -380,13 +369,9 @@ class Batches:
     def finish(
         self, made: list[Made] | Together, slices: Sequence[Sequence[Slice]], steps: Sequence[int], epoch: int
     ) -> Iterator[tuple[Any, int]]:
-        """Return batches as they are handed over, and how many samples each has.
+        """Return what `gather` returned as it is handed over, and how many samples each batch has.
 
-        Args:
-            made: What `gather` returned, as `slices`.
-            slices: Which samples each batch has.
-            steps: Their steps, for errors.
-            epoch: Decides, beside the seed and the place of a batch, the randomness of `augment`.
+        Their steps are for errors; the epoch decides, beside the seed and the place of a batch, what `augment` draws.
         """
         if not isinstance(made, Together):
             return map(self._finished, made, slices, steps, repeat(epoch))

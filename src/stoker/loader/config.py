@@ -254,12 +254,7 @@ def plain_window(num_threads: int) -> int:
 
 
 def default_prefetch(batch_bytes: float | None, *, crosses: bool = False) -> int:
-    """Return how many batches are made ahead of the step by default.
-
-    Args:
-        batch_bytes: Approximate bytes of a batch; None if that is not known.
-        crosses: Whether batches are copied to a device.
-    """
+    """Return how many batches are made ahead of the step by default; `crosses` means that they go to a device."""
     if batch_bytes is None:
         return _LEAST_AHEAD
     ahead_bytes = _AHEAD_ON_DEVICE_BYTES if crosses else _AHEAD_BYTES

@@ -203,19 +203,12 @@ class ReadyQueue(Generic[T]):
 class Run:
     """The batches of one rank, from one position of an epoch to its end.
 
-    Args:
-        position: Where it begins.
-        orders: The orders that it belongs to.
-        opened: The data sets that the samples are of.
-        batches: Makes its batches.
-        epochs: Told of each batch that is handed over.
-        stages: Told of waiting, gathering and opening.
-        turn: Which of the steps it makes, where several processes make the batches of one rank in turn: 7 steps,
+    Of its steps it makes those of its `turn`, where several processes make the batches of one rank in turn: 7 steps,
 
-                step               0   1   2   3   4   5   6
-                slice(0, None, 3)  █           █           █
-                slice(1, None, 3)      █           █
-                slice(2, None, 3)          █           █
+        step               0   1   2   3   4   5   6
+        slice(0, None, 3)  █           █           █
+        slice(1, None, 3)      █           █
+        slice(2, None, 3)          █           █
     """
 
     def __init__(

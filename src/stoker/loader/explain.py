@@ -174,12 +174,7 @@ class Use(NamedTuple):
 def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
-    Args:
-        orders: Those of the data sets.
-        steps: The epoch's steps, from its beginning.
-        step: Which of them.
-        epoch: Which epoch.
-        shard: Rank and world size.
+    `steps` are those of the epoch, from its beginning.
 
     Raises:
         ValueError: There is no such step or epoch.
@@ -247,13 +242,8 @@ def find_all(orders: Orders, steps: Steps, row: tuple[str, int, int], *, epoch: 
     Several where a mixture comes to a data set again, or where the order counts draws, windows or packed rows; one
     without a step where the epoch does not use the row. Padding is no use.
 
-    Args:
-        orders: Those of the data sets.
-        steps: The epoch's steps, from its beginning.
-        row: Its file, as `Catalogue.files` names it or by an end of that which no other file has; the row group; and
-            the row in that.
-        epoch: Which epoch.
-        world_size: How many ranks there are.
+    `steps` are those of the epoch, from its beginning. The row is given by its file, as `Catalogue.files` names it or
+    by an end of that which no other file has; the row group; and the row in that.
 
     Raises:
         ValueError: There is no such file, row group or row, or several data sets of a mixture have it; or a filter

@@ -40,9 +40,6 @@ class Filler(Generic[K]):
         max_ahead: Says how many chunks may be built and not yet waited for; None for any number. What the cache cannot
             keep waits for its use in memory.
         stages: Told of building and waiting; None tells nobody.
-
-    Attributes:
-        pool: As given.
     """
 
     def __init__(
@@ -72,12 +69,7 @@ class Filler(Generic[K]):
         self._threads: list[threading.Thread] = []
 
     def request(self, chunks: Iterable[K], subjects: Iterable[Subject | None] = repeat(None)) -> None:
-        """Ask for chunks, in order of use. What is there or already asked for costs a file lookup.
-
-        Args:
-            chunks: The chunks.
-            subjects: What building each is for.
-        """
+        """Ask for chunks, in order of use; `subjects` say what each is for. One that is there costs a file lookup."""
         with self._lock:
             # Before the cache is looked at: a chunk that is published between that look and what follows would be asked
             # for again, behind all others, and whoever waits for it would wait for these.
@@ -299,7 +291,6 @@ class _Warming:
         self._note(found_bytes=sum(found))
 
     def run(self, pool: AdaptivePool) -> WarmProgress:
-        """Build what is missing, and return how far that got."""
         wanted = sorted(self._missing)
         self._filler: Filler[int] = Filler(
             is_there=lambda i: i not in self._missing,

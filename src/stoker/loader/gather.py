@@ -184,11 +184,11 @@ def assemble(
     places: Int64 | None = None,
     sizes: Sequence[int] | None = None,
 ) -> Assembled:
-    """Gather the samples of `parts`, in their order unless told otherwise, into buffers of the pool.
+    """Gather the samples of all `parts`, in their order unless told otherwise, into buffers of the pool.
 
     Args:
-        spec: Spec of the samples.
-        parts: Where they lie; all parts together are the batch.
+        spec: Of the samples, or of some of their fields.
+        parts: Where they lie.
         pool: Gives the memory.
         once: Whether what samples share is gathered once, with the place of each sample's.
         places: Where in the batch each sample of the parts goes: a permutation. Shape [B].
@@ -241,13 +241,7 @@ def _take(
 ) -> dict[str, Ragged]:
     """Gather rows of one table, and return their lists; in one call, unless lists hold lists, or some are not wanted.
 
-    Args:
-        spec: The fields that are asked for.
-        parts: Where the rows lie.
-        pool: Gives the memory for lists.
-        places: Where in the batch each goes, unless that is one after the other.
-        records: Gets their records from byte `at` of each row on, uint8, shape [B, ...]; None where nobody wants them.
-        at: See `records`.
+    Their records go to `records` from byte `at` of each row on, uint8, shape [B, ...]; unless nobody wants them.
     """
     if not parts:
         return {name: field for name, field in empty_arrays(spec).items() if isinstance(field, Ragged)}
@@ -356,11 +350,8 @@ def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool:
     A chunk goes there when its window opens, as long as there is room, and stays. Every epoch uses every chunk once, so
     any one of them is worth its room as much as any other.
 
-    Args:
-        spec: Of the samples, which share nothing.
-        parts: Where they lie; all together are the batch.
-        first_row: Where the records of each chunk begin on the device; -1 where it does not lie there. Shape [N].
-        pool: Gives the memory.
+    Samples share nothing here. The records of a chunk begin at its `first_row` on the device, -1 where it does not lie
+    there. Shape [N].
     """
     num = sum(part.num for part in parts)
     rows = pool.array([num], np.int64)  # they cross to the device
@@ -422,13 +413,10 @@ def side_by_side(
     *,
     groups: tuple[Array, Sequence[int]] | None = None,
 ) -> Together | None:
-    """Return batches as one that can be copied whole, from memory of the pool; None where they must be cut before.
+    """Return batches of so many samples, gathered side by side, as one that can be copied whole, from memory of the pool.
 
-    Args:
-        assembled: The batches, gathered side by side.
-        sizes: Samples of each.
-        pool: Gives memory that can be copied from.
-        groups: Where the order counts groups: their offsets, through all batches, and how many each batch has.
+    `groups` are the offsets of groups through all batches, and how many each batch has, where the order counts these.
+    None where the batches must be cut before.
     """
     lists = assembled.ragged.values()
     is_nested = any(isinstance(one.values, Ragged) for one in lists)

@@ -49,11 +49,9 @@ class Lane:
 
     Args:
         order: Of the lane in this epoch.
-        opened: The data sets.
-        filler: Builds the chunks.
+        opened: The data sets, whose chunks `filler` builds.
         units_in: Returns what is counted of a data set in one of its own epochs, None for rows.
-        stages: Told of opening and waiting.
-        subject_at: Says what work for a position is for, where that is shown.
+        stages: Told of opening and waiting; `subject_at` says what work for a position is for, where that is shown.
         on_open: Called with each window that was opened, before anybody has it.
         begins_at: Share of a window's chunks that is passed over at first and built last. All of them are waited for,
             so hosts that share a mirror may each begin elsewhere, and fetch what others have built by then.
@@ -278,16 +276,11 @@ class Lane:
 
 
 def num_windows_ahead(num_builders: int, window_chunks: float, number: int) -> int:
-    """Return of how many windows ahead of the one in use the chunks are asked for.
+    """Return of how many windows ahead of the one in use, before which `number` were needed, chunks are asked for.
 
     A window is opened once all its chunks are there. A thread that finds none of them left to build goes on with those
     of the next windows. Behind the first windows that are needed fewer are asked for: their chunks are built before
     those of the first windows of other lanes and data sets, which the first batch needs, too.
-
-    Args:
-        num_builders: Threads that build.
-        window_chunks: Chunks of a window.
-        number: How many windows were needed before the one in use.
     """
     chunks_a_thread = min(_FIRST_AHEAD << min(number, _MOST_AHEAD), _MOST_AHEAD)
     return max(2, math.ceil(chunks_a_thread * num_builders / window_chunks))

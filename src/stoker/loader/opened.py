@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -352,8 +351,14 @@ def _open_dataset(
             token_counts = None
             if isinstance(unit, Pack) and makes_tokens(unit, dataset):
                 token_counts = partial(opened.token_counts, unit.field, num_threads, on_count)
-            told: dict[str, Any] = {"num_threads": num_threads, "on_progress": on_count, "token_counts": token_counts}
-            opened.index = open_index(unit, catalogue, folder=folder, **told)
+            opened.index = open_index(
+                unit,
+                catalogue,
+                folder=folder,
+                num_threads=num_threads,
+                on_progress=on_count,
+                token_counts=token_counts,
+            )
         stack.pop_all()
         return opened
 

@@ -295,7 +295,7 @@ class Orders:
 def needed_chunks(
     orders: Orders, steps: Steps, which: range, shards: Iterable[RankShare], *, epoch: int
 ) -> list[Int64]:
-    """Return the chunks of the windows that some ranks open for some steps of an epoch, by data set, in order of use."""
+    """Return the chunks of the windows that some ranks open for some steps, of each data set, in order of use."""
     lanes = [lane.few_long_epochs() for lane in orders.order.lanes_of_epoch(epoch)]
     windows: dict[tuple[int, int, int, int], EpochOrder] = {}  # lane, data set, its own epoch and window
     for shard in shards:

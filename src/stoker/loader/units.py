@@ -129,10 +129,6 @@ class _PackCollator(Collator):
 def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
     """Return what makes batches of what the order counts; checks at once whether that can be.
 
-    Args:
-        config: Arguments of the loader.
-        spec: Spec of the samples.
-
     Raises:
         ValueError: A name that batches need is taken by a field; or `sequence_shard` cuts a field that is not there, of
             another shape, or shared.

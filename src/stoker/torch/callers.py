@@ -56,11 +56,7 @@ class Seen(NamedTuple):
 
 
 def look_at_callers(*, has_lists: bool) -> Seen:
-    """Return what those who ask for the batches of a `TorchDataset` make of them.
-
-    Args:
-        has_lists: Whether batches have ragged fields.
-    """
+    """Return what those who ask for the batches of a `TorchDataset` make of them."""
     misuse, epoch, num_steps, is_over = None, None, None, False
     for frame in _frames():
         known = frame.f_locals

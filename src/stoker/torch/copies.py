@@ -108,12 +108,7 @@ class Copies:
 
 
 def widen_tensor(kept: torch.Tensor, compact: Compact) -> torch.Tensor:
-    """Return values as they are delivered: those of `stoker.fields.compact.widen`, bit for bit.
-
-    Args:
-        kept: Shape [..., and that of what is kept].
-        compact: How.
-    """
+    """Return values as they are delivered: those of `stoker.fields.compact.widen`, bit for bit."""
     dtype = torch_dtype(compact.dtype)
     if compact.form == "cast":
         return kept.to(dtype)
