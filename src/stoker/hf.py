@@ -118,10 +118,8 @@ class _BatchesOf(IterableDataset[Tensors]):
 
     def __init__(self, loader: TorchLoader) -> None:
         self._loader = loader
-        self.set_epoch = loader.set_epoch
-        self.state_after = loader.state_after
-        self.load_state_dict = loader.load_state_dict
-        self.next_steps = loader.next_steps
+        self.set_epoch, self.next_steps = loader.set_epoch, loader.next_steps
+        self.state_after, self.load_state_dict = loader.state_after, loader.load_state_dict
 
     def __iter__(self) -> Iterator[Tensors]:
         return iter(self._loader)

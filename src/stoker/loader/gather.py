@@ -413,10 +413,9 @@ def side_by_side(
     *,
     groups: tuple[Array, Sequence[int]] | None = None,
 ) -> Together | None:
-    """Return batches of so many samples, gathered side by side, as one that can be copied whole, from memory of the pool.
+    """Return batches of so many samples as one that can be copied whole; None where they must be cut before.
 
     `groups` are the offsets of groups through all batches, and how many each batch has, where the order counts these.
-    None where the batches must be cut before.
     """
     lists = assembled.ragged.values()
     is_nested = any(isinstance(one.values, Ragged) for one in lists)

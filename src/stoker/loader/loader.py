@@ -8,13 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack
 
 from stoker.arguments import explain_arguments, integer
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
-from stoker.errors import ResumeError, printable
+from stoker.errors import printable
 from stoker.fields.ragged import register_pytrees
 from stoker.fields.spec import Spec
 from stoker.host.forks import this_process
@@ -241,16 +242,8 @@ class Loader:
                 the message says.
             ValueError: `allow` holds an unknown word.
         """
-        saved = self._resume.load(state, allow)
-        try:
-            start = saved.settled(self._steps_of(self._known()[1], saved))  # the ranks may be known later
-        except ValueError as error:  # no step of this data set begins there
-            raise ResumeError(
-                f"the saved position is not sound: no step begins behind {saved.num_consumed:,} of the "
-                f"{self._orders.order.num_samples:,} samples of an epoch ({error})",
-                saved=saved.num_consumed,
-                current=self._orders.order.num_samples,
-            ) from error
+        _, size = self._known()  # the ranks may be known later
+        saved, start = self._resume.load(state, allow, partial(self._steps_of, size))
         self._orders = self._orders.going_on(saved)
         self._epochs.go_to(start, told=saved)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from stoker.errors import ResumeError
 from stoker.sampling.mixture import Leg
 from stoker.sampling.position import Comparison, Contents, Mixing, OpenFiles, Position, compare, to_json
+from stoker.sampling.steps import Steps
 
 _IN_LANES = "a mixture in several lanes cannot go on with other weights or files: make it with lanes=1, or as it was"
 
@@ -29,14 +30,25 @@ class Resume:
     files: tuple[OpenFiles, ...]
     takes_window: bool
 
-    def load(self, state: object, allow: Collection[Allowed] = ()) -> Position:
-        """Return the position that a state stands for, where nothing differs but what may.
+    def load(
+        self, state: object, allow: Collection[Allowed], steps_of: Callable[[Position], Steps]
+    ) -> tuple[Position, Position]:
+        """Return the position that a state stands for, where nothing differs but what may, and where its next batch is.
 
         Raises:
-            ResumeError: It belongs to another order; the message names all that differs.
+            ResumeError: It belongs to another order, and the message names all that differs; or no step begins there.
             ValueError: `allow` holds an unknown word.
         """
-        return self.adopt(Position.from_json(state), allow)
+        saved = self.adopt(Position.from_json(state), allow)
+        try:
+            return saved, saved.settled(steps_of(saved))
+        except ValueError as error:
+            consumed = saved.num_consumed
+            raise ResumeError(
+                f"the saved position is not sound: no step begins behind {consumed:,} samples of its epoch ({error})",
+                saved=saved.to_json(),
+                current=None,
+            ) from error
 
     def adopt(self, saved: Position, allow: Collection[Allowed] = ()) -> Position:
         """Return a position of this loader's order that stands where one of another loader's does; see `load`."""

@@ -6,10 +6,10 @@ packed rows            token ranges of many documents in rows of one length, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from stoker.loader.batches import Collator, Made, joined, placed, rows_of
 from stoker.loader.buffers import BufferPool
 from stoker.loader.config import LoaderConfig, Once
 from stoker.loader.gather import Assembled, Part, assemble, lists_between, put
-from stoker.loader.window import Window
 from stoker.sampling.units import Packed, Segments
 
 # What packed rows have beside their fields: each token's document, and its place in that.
@@ -101,22 +100,21 @@ class _PackCollator(Collator):
         self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None
     ) -> tuple[Made, int]:
         del sizes, once  # all units are as large, and nothing of theirs is shared
-        unit, found = self._unit, [_PackedPart.of(part) for part in parts]
-        num_rows = sum(part.num_rows for part in found)
+        unit, found = self._unit, list(map(_segments_of, parts))
+        num_rows = sum(part.num for part in parts)
         ids, positions = (pool.array((num_rows, unit.length), np.int32) for _ in range(2))
         row = 0
-        for part in found:
-            at = slice(row, row + part.num_rows)
-            fill_places(part.segments.num, part.segments.offsets, ids[at], positions[at])
-            row += part.num_rows
+        for segments, _, _ in found:
+            end = row + len(segments.offsets) - 1
+            fill_places(segments.num, segments.offsets, ids[row:end], positions[row:end])
+            row = end
         arrays: Arrays = {name: _packed(unit, self._samples[name], found, pool) for name in unit.packed}
         arrays |= {"segment_ids": ids, "positions": positions}
         if places is not None:
             arrays = {name: put(cast("Array", array), places, pool) for name, array in arrays.items()}
         size_bytes = sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
-        offsets, its_places = placed(joined([part.segments.offsets for part in found]), places)
-        documents = [Part.at(part.window, part.slot, part.segments.row) for part in found]
-        fixed = assemble(self._fixed, documents, pool, places=its_places)
+        offsets, its_places = placed(joined([segments.offsets for segments, _, _ in found]), places)
+        fixed = assemble(self._fixed, [documents for _, documents, _ in found], pool, places=its_places)
         views = fixed.views()
         arrays |= {name: Ragged(views[name], offsets) for name in unit.per_segment}
         return Made(arrays, fixed, num_rows, None), size_bytes + fixed.size_bytes
@@ -210,73 +208,52 @@ def _at_places(part: Part, at: Sequence[int], length: int) -> Part:
 # ---------------------------------------------------------------------------------------------- packed rows
 
 
-@dataclass(frozen=True)
-class _PackedPart:
-    """Packed rows of a batch that lie in one window.
+_Lists: TypeAlias = tuple[FoundLists, int, Int64]
+"""Those of documents: found together with those of other fields, which of these they are, and their lengths, [S]."""
 
-    Attributes:
-        segments: What the rows are made of.
-        slot: Chunk of each segment, as its place in the window. Shape [S].
-        lists: Those of their documents, by field: found together with those of others, which of these it is, and how
-            many values each list has, shape [S].
+
+def _segments_of(part: Part) -> tuple[Segments, Part, dict[str, _Lists]]:
+    """Return what packed rows are made of, where the document of each segment lies, and the lists of these by field."""
+    window = part.window
+    assert isinstance(window.units, Packed)
+    segments = window.units.segments(window.chunks[part.slot], part.row)
+    documents = Part.at(window, np.repeat(part.slot, np.diff(segments.offsets)), segments.row)
+    rows, found = Rows([documents.native]), dict[str, _Lists]()
+    for number, group in enumerate(window.layout.groups[0]):
+        if group[0].num_levels == 1:
+            offsets = np.empty((len(group), documents.num + 1), dtype=np.int64)
+            lists = rows.find(number, offsets)
+            found |= {entry.name: (lists, f, np.diff(offsets[f])) for f, entry in enumerate(group)}
+    return segments, documents, found
+
+
+def _packed(
+    unit: Pack, entry: Entry, parts: Sequence[tuple[Segments, Part, dict[str, _Lists]]], pool: BufferPool
+) -> Array:
+    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...].
+
+    Raises:
+        FieldMismatchError: A document has another number of values of the field than of tokens.
     """
-
-    window: Window
-    segments: Segments
-    slot: Int64
-    lists: Mapping[str, tuple[FoundLists, int, Int64]]
-
-    @classmethod
-    def of(cls, part: Part) -> _PackedPart:
-        """Return what packed rows are made of."""
-        window = part.window
-        assert isinstance(window.units, Packed)
-        segments = window.units.segments(window.chunks[part.slot], part.row)
-        slot = np.repeat(part.slot, np.diff(segments.offsets))
-        rows = Rows([(window, 0, slot, segments.row)])
-        found: dict[str, tuple[FoundLists, int, Int64]] = {}
-        for number, group in enumerate(window.layout.groups[0]):
-            if group[0].num_levels == 1:
-                offsets = np.empty((len(group), len(slot) + 1), dtype=np.int64)
-                lists = rows.find(number, offsets)
-                found |= {entry.name: (lists, f, np.diff(offsets[f])) for f, entry in enumerate(group)}
-        return cls(window, segments, slot, found)
-
-    @property
-    def num_rows(self) -> int:
-        """Packed rows."""
-        return len(self.segments.offsets) - 1
-
-    def num_tokens(self, unit: Pack, entry: Entry) -> Int64:
-        """Return how many tokens each segment's document has, without its end: as many as values. Shape [S].
-
-        Raises:
-            FieldMismatchError: A document has another number of values of a field than of tokens.
-        """
-        tokens, found = self.segments.lengths - unit.num_ends, self.lists[entry.name][2]
-        if not np.array_equal(found, tokens):
-            wrong = int(np.flatnonzero(found != tokens)[0])
-            fragment = str(self.window.fragments[int(self.window.chunks[self.slot[wrong]])])
-            raise FieldMismatchError(
-                f"{fragment}: row {int(self.segments.row[wrong])} has {int(found[wrong]):,} values of {entry.name!r} "
-                f"but {int(tokens[wrong]):,} of {unit.field!r}; they can only be packed together where every row has "
-                "as many of both",
-                fragment=fragment,
-            )
-        return tokens
-
-
-def _packed(unit: Pack, entry: Entry, parts: Sequence[_PackedPart], pool: BufferPool) -> Array:
-    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...]."""
-    out = pool.array((sum(part.num_rows for part in parts), unit.length, *entry.shape), entry.dtype)
+    num_rows = sum(len(segments.offsets) - 1 for segments, _, _ in parts)
+    out = pool.array((num_rows, unit.length, *entry.shape), entry.dtype)
     ends = (np.full(entry.shape, one[entry.name], entry.dtype) for one in (unit.end or unit.pad, unit.pad))
     end, pad = (one.reshape(-1).view(np.uint8) for one in ends)
     row = 0
-    for part in parts:
-        segments, (lists, field, _) = part.segments, part.lists[entry.name]
-        num_values = np.minimum(segments.num, part.num_tokens(unit, entry) - segments.first)
-        rows = out[row : row + part.num_rows].reshape(-1).view(np.uint8)
-        values = (lists, field, segments.first, num_values)
+    for segments, documents, found in parts:
+        lists, field, lengths = found[entry.name]
+        tokens = segments.lengths - unit.num_ends
+        if not np.array_equal(lengths, tokens):
+            wrong, window = int(np.flatnonzero(lengths != tokens)[0]), documents.window
+            fragment = str(window.fragments[int(window.chunks[documents.slot[wrong]])])
+            raise FieldMismatchError(
+                f"{fragment}: row {int(segments.row[wrong])} has {int(lengths[wrong]):,} values of {entry.name!r} but "
+                f"{int(tokens[wrong]):,} of {unit.field!r}; they can only be packed together where every row has as "
+                "many of both",
+                fragment=fragment,
+            )
+        last = row + len(segments.offsets) - 1
+        rows, row = out[row:last].reshape(-1).view(np.uint8), last
+        values = (lists, field, segments.first, np.minimum(segments.num, tokens - segments.first))
         pack_values(segments.num, segments.offsets, unit.length, *values, end, pad, rows)
-        row += part.num_rows
     return out

@@ -178,11 +178,7 @@ class TorchDataset(IterableDataset[Tensors]):
         Raises:
             ResumeError: The position is of other data, or of another seed, window, number of lanes or order version.
         """
-        saved = self._resume.load(state, self._allow if allow is None else allow)
-        try:
-            settled = saved.settled(self._steps(saved))
-        except ValueError as error:
-            raise ResumeError(f"the saved position is not sound: {error}", saved=dict(state), current=None) from error
+        _, settled = self._resume.load(state, self._allow if allow is None else allow, self._steps)
         self._anchor = settled
         self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True, order=self._order)
 
