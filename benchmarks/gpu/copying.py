@@ -19,7 +19,7 @@ from stoker import Dataset
 from stoker.demo.data import DemoData
 from stoker.demo.ranking import column_names
 from stoker.torch import TorchLoader
-from stoker.torch.resident import ResidentRows
+from stoker.torch.cuda import ResidentRows
 
 COPY_BYTES = sized(256 << 20, small=1 << 20)
 # Of what lies on the device. An epoch of few batches is over in milliseconds, so several are made.

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 import stoker
 from stoker import Ragged
 from stoker.torch import TorchLoader
+from stoker.torch.cuda import ResidentRows
 from stoker.torch.delivery import DeviceDelivery
-from stoker.torch.resident import ResidentRows
 
 pytestmark = pytest.mark.torch
 

@@ -178,7 +178,7 @@ class Delivery:
         copies: Whether `prepare` copies the batch to a device: time worth a stage of its own. What samples share is
             expanded behind the copy then, and what is kept narrower is widened there, so that as little is copied.
         takes_together: Whether `prepare_together` can be called.
-        resident: Keeps records on a device, which need not be gathered, as `stoker.torch.resident.ResidentRows` does;
+        resident: Keeps records on a device, which need not be gathered, as `stoker.torch.cuda.ResidentRows` does;
             None keeps none there.
         is_augmented: Whether `augment` has been at the fields, which may be no views of what was gathered then. This
             and what follows `fit` sets.

@@ -12,11 +12,9 @@ import torch
 from stoker.fields.spec import Array
 from stoker.loader.batches import Delivery, Made
 from stoker.loader.gather import Together
-from stoker.torch.copies import Copies
-from stoker.torch.cuda import CudaStream
-from stoker.torch.resident import ResidentRows
+from stoker.torch.copies import Copies, Cut, begin
+from stoker.torch.cuda import CudaStream, ResidentRows
 from stoker.torch.tensors import Tensors, as_tensor, own_tensors
-from stoker.torch.together import Cut, begin
 
 
 class CpuDelivery(Delivery):

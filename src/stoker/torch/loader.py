@@ -17,9 +17,8 @@ from stoker.loader.loader import Loader
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
 from stoker.torch.callers import missing_position
-from stoker.torch.cuda import CudaStream
+from stoker.torch.cuda import CudaStream, ResidentRows
 from stoker.torch.delivery import CpuDelivery, DeviceDelivery
-from stoker.torch.resident import ResidentRows
 
 # Attributes that frameworks read in order to make a DataLoader anew.
 _OF_A_DATA_LOADER = ("dataset", "num_workers", "collate_fn", "worker_init_fn", "generator", "drop_last")
