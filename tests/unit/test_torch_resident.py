@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.strategies import check_samples, write_files
 from tests.unit.test_torch_sharing import PromptStream
@@ -80,6 +82,18 @@ def test_fields_that_are_kept_narrow_are_widened_there(tmp_path):
     with stoker.Loader(dataset, **options) as loader:
         expected = [list(loader) for _ in range(2)]
     with ResidentLoader(dataset, limit_bytes=10_000, **options) as loader:
+        for epoch in expected:
+            assert_same(list(loader), epoch)
+
+
+def test_lists_of_lists_cross_beside_what_lies_there(tmp_path):
+    nested = [[[i] * (i % 3)] * (i % 4) for i in range(NUM_ROWS)]
+    pq.write_table(pa.table({"id": range(NUM_ROWS), "nested": nested}), tmp_path / "data.parquet", row_group_size=100)
+    dataset = stoker.Dataset(tmp_path / "data.parquet", chunk_size=800)
+    options = OPTIONS | {"cache": tmp_path / "cache"}
+    with stoker.Loader(dataset, **options) as loader:
+        expected = [list(loader) for _ in range(3)]
+    with ResidentLoader(dataset, limit_bytes=2_000, **options) as loader:
         for epoch in expected:
             assert_same(list(loader), epoch)
 

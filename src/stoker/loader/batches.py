@@ -20,10 +20,20 @@ from stoker.errors import FieldMismatchError
 from stoker.fields.compact import Compact, widen
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Arrays, Deduplicated, Ragged, Spec
+from stoker.host.huge import memory as memory_in_huge_pages
 from stoker.loader.augmenting import augmented
-from stoker.loader.buffers import BufferPool, plain_buffer
+from stoker.loader.buffers import BufferPool
 from stoker.loader.config import LoaderConfig, Once, default_prefetch
-from stoker.loader.gather import Assembled, Part, Range, Together, assemble, assemble_resident, side_by_side
+from stoker.loader.gather import (
+    Assembled,
+    Part,
+    Range,
+    Together,
+    assemble,
+    assemble_resident,
+    can_leave_together,
+    side_by_side,
+)
 from stoker.loader.lane import Lane
 from stoker.loader.opened import OpenDatasets
 from stoker.loader.sequence import SequenceShard
@@ -116,8 +126,8 @@ class Collator:
                 batch.arrays["group_offsets"] = groups[begin : end + 1] - groups[begin]
         return batches
 
-    def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together | None:
-        """Return the batches that were gathered as one as they can leave so; None where they must be cut before."""
+    def side_by_side(self, made: Made, sizes: Sequence[int], pool: BufferPool) -> Together:
+        """Return the batches that were gathered as one as they leave so."""
         groups = cast("Int64 | None", made.arrays.get("group_offsets"))
         if groups is None:
             return side_by_side(made.assembled, sizes, pool)
@@ -211,7 +221,7 @@ class Delivery:
 
     def allocate(self, num_bytes: int) -> Array:
         """Return memory for batches, uint8, shape [num_bytes]."""
-        return plain_buffer(num_bytes)
+        return memory_in_huge_pages(num_bytes)
 
     def prepare(self, made: Made) -> Any:
         """Do what can be done ahead of the step; runs in the threads that assemble."""
@@ -280,7 +290,7 @@ class Batches:
         self._changes = self._pads or adds or delivery.is_augmented or delivery.is_widened or is_cut
         # Batches leave as one where nothing is done to each by itself. Threads gain by that only where they copy to a
         # device: each of the calls it takes gives the interpreter's lock up.
-        gains = delivery.takes_together and (delivery.copies or not prefetch)
+        gains = delivery.takes_together and (delivery.copies or not prefetch) and can_leave_together(opened.spec)
         self._leaves_together = gains and not (needs_each or self._changes or self._source_field is not None)
         self._together_bytes = TOGETHER_BYTES if prefetch else _NOW_TOGETHER_BYTES
         if prefetch and self._leaves_together:
@@ -354,9 +364,7 @@ class Batches:
             made, size_bytes = collator.gather(parts, sizes, pool, once=self._once, places=places)
         # A lone one has nothing to gain by leaving as one where it stays here.
         if self._leaves_together and (self.delivery.copies or len(sizes) > 1):
-            together = collator.side_by_side(made, sizes, pool)
-            if together is not None:
-                return together, size_bytes
+            return collator.side_by_side(made, sizes, pool), size_bytes
         batches = collator.cut(made, sizes)
         if self._source_field is not None and whose is not None:
             sources = whose.astype(np.int32)

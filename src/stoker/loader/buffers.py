@@ -37,11 +37,6 @@ _TAKES_PER_SWEEP = 1024
 _SMALL_BYTES = 32 << 10
 
 
-def plain_buffer(num_bytes: int) -> Array:
-    """Return uninitialised memory that begins on a cache line, shape [num_bytes], uint8; untouched, it takes none."""
-    return memory_in_huge_pages(num_bytes)
-
-
 _Place: TypeAlias = tuple[int, int, int]  # number of a block, first byte in it, and behind the last one
 
 
@@ -103,7 +98,7 @@ class BufferPool:
             library's, which are faster, and one that is kept keeps nothing else.
     """
 
-    def __init__(self, allocate: Callable[[int], Array] = plain_buffer, *, is_pinned: bool = False) -> None:
+    def __init__(self, allocate: Callable[[int], Array] = memory_in_huge_pages, *, is_pinned: bool = False) -> None:
         self._allocate = allocate
         self._least_bytes = 0 if is_pinned else _SMALL_BYTES
         self._block_bytes = _BLOCK_BYTES * _TIMES_PINNED if is_pinned else _BLOCK_BYTES

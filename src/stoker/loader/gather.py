@@ -406,30 +406,29 @@ class Together(NamedTuple):
         return self.assembled.names or self.assembled.spec.names
 
 
+def can_leave_together(spec: Spec) -> bool:
+    """Return whether batches of these samples can be copied as one: without lists of lists or records of no bytes."""
+    is_nested = any(entry.num_levels > 1 for entry in spec.ragged)
+    return not is_nested and all(one.record_bytes or not one.fixed for one in (spec, spec.unshared, *spec.tables[1:]))
+
+
 def side_by_side(
     assembled: Assembled,
     sizes: Sequence[int],
     pool: BufferPool,
     *,
     groups: tuple[Array, Sequence[int]] | None = None,
-) -> Together | None:
-    """Return batches of so many samples as one that can be copied whole; None where they must be cut before.
+) -> Together:
+    """Return batches of so many samples as one that can be copied whole, where they can leave together.
 
     `groups` are the offsets of groups through all batches, and how many each batch has, where the order counts these.
     """
-    lists = assembled.ragged.values()
-    is_nested = any(isinstance(one.values, Ragged) for one in lists)
-    if is_nested or (assembled.spec.fixed and not assembled.spec.record_bytes):
-        return None
-    shared = []
+    lists, shared = assembled.ragged.values(), []
     for one in assembled.shared:
         counts = [one.rows.num_samples] if one.counts is None else one.counts.tolist()
-        rows = side_by_side(one.rows, counts, pool)
-        if rows is None:
-            return None
         index = pool.array(one.index.shape, one.index.dtype)
         np.copyto(index, one.index)
-        shared.append((rows, index))
+        shared.append((side_by_side(one.rows, counts, pool), index))
     offsets = pool.array((len(lists), sum(sizes) + len(sizes)), np.int64)
     num_values = _from_zero([one.offsets for one in lists], sizes, offsets)
     if groups is not None:

@@ -33,20 +33,14 @@ class CudaStream:
 
     def __init__(self, device: torch.device, *, cuda: Any = torch.cuda) -> None:
         assert device.index is not None
-        self._device, self._cuda = device, cuda
-        self._stream = cuda.Stream(device)
-
-    @property
-    def device(self) -> torch.device:
-        """The device."""
-        return self._device
+        self.device, self._cuda, self._stream = device, cuda, cuda.Stream(device)
 
     def allocate(self, num_bytes: int) -> Array:
         """Return pinned memory, from which the GPU copies by itself.
 
         Our own memory, which CUDA is told of: torch's is rounded up to a power of two, and takes 31 ms for 64 MiB.
         """
-        with self._cuda.device(self._device):  # otherwise the thread makes a context on GPU 0, half a gigabyte each
+        with self._cuda.device(self.device):  # otherwise the thread makes a context on GPU 0, half a gigabyte each
             buffer = memory_in_huge_pages(num_bytes, is_inherited=False)
             address = buffer.ctypes.data
             cudart = self._cuda.cudart()
@@ -55,7 +49,7 @@ class CudaStream:
                 weakref.finalize(buffer, _unregister, address, self._stream, cudart, os.getpid()).atexit = False
                 return buffer
             with contextlib.suppress(RuntimeError):
-                torch.zeros(1, device=self._device)  # whoever launches next would be told of that error
+                torch.zeros(1, device=self.device)  # whoever launches next would be told of that error
             pinned: Array = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
@@ -65,7 +59,7 @@ class CudaStream:
 
     def copy(self, array: Array) -> torch.Tensor:
         """Begin to copy; from memory that is not pinned, CUDA takes a copy of its own before it returns."""
-        return as_tensor(array).to(self._device, non_blocking=True)
+        return as_tensor(array).to(self.device, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
         """Return an event behind what this stream was given so far."""
@@ -75,12 +69,12 @@ class CudaStream:
 
     def current(self) -> int:
         """Return the handle of the stream that the caller's work goes to."""
-        handle: int = torch.cuda.current_stream(self._device).cuda_stream
+        handle: int = torch.cuda.current_stream(self.device).cuda_stream
         return handle
 
     def wait(self, mark: torch.cuda.Event, tensors: list[torch.Tensor]) -> None:
         """Let the loop's stream wait, and tell the allocator that it uses the tensors."""
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(mark)
         for tensor in tensors:
             tensor.record_stream(stream)

@@ -217,8 +217,7 @@ class TorchDataset(IterableDataset[Tensors]):
 
     def next_steps(self) -> Steps:
         """Return the steps of the next pass."""
-        epoch, num_consumed = self._passes.next.place
-        return self._steps(self._at(epoch, num_consumed))
+        return self._steps(self._at(*self._passes.next.place))
 
     @property
     def generator(self) -> NoReturn:
@@ -326,9 +325,8 @@ class TorchDataset(IterableDataset[Tensors]):
         return {"num_workers": num_workers, "global_batch_size": size, "remainder": remainder}
 
     def _steps(self, position: Position) -> Steps:
-        return position.steps(
-            global_batch_size=self._config.global_size(self._ranks.settle()), remainder=self._config.remainder
-        )
+        size = self._config.global_size(self._ranks.settle())
+        return position.steps(global_batch_size=size, remainder=self._config.remainder)
 
     @property
     def _order(self) -> int:

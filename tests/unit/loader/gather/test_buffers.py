@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
 
+from stoker.host.huge import memory
 from stoker.loader import buffers
-from stoker.loader.buffers import BufferPool, plain_buffer
+from stoker.loader.buffers import BufferPool
 
 
 def used_bytes(pool):
@@ -182,7 +183,7 @@ def test_a_pool_that_is_gone_takes_nothing_along():
 
 @pytest.mark.parametrize("num_bytes", [1, 1000, 1 << 20, 5 << 20])
 def test_plain_buffers_begin_on_a_cache_line(num_bytes):
-    buffer = plain_buffer(num_bytes)
+    buffer = memory(num_bytes)
     assert buffer.nbytes == num_bytes
     assert buffer.ctypes.data % 64 == 0
 
@@ -210,7 +211,7 @@ def test_the_first_block_of_pinned_memory_is_a_small_one(sizes_mib, blocks_mib):
 
     def allocate(num_bytes):
         asked.append(num_bytes >> 20)
-        return plain_buffer(num_bytes)
+        return memory(num_bytes)
 
     pool = BufferPool(allocate, is_pinned=True)
     held = [pool.take(size << 20) for size in sizes_mib]
