@@ -158,11 +158,11 @@ def test_batches_made_together_with_one_that_fails_come_before_the_error(folder,
     class FailingDelivery(Delivery):
         num_prepared = 0
 
-        def prepare(self, made, leaving):
+        def prepare(self, made):
             self.num_prepared += 1
             if self.num_prepared > failing:
                 raise MemoryError("no memory for a tensor")
-            return super().prepare(made, leaving)
+            return super().prepare(made)
 
     class Loader(stoker.Loader):
         def _make_delivery(self):
