@@ -8,7 +8,6 @@ values   ┆ 7 7 ┆ 4 4 4 ┆ 9 ┆         of lists, beside their offsets
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -88,19 +87,22 @@ class Assembled(NamedTuple):
         num_samples: B.
         records: uint8, shape [B, record_bytes]: all fixed-width fields of the spec.
         ragged: Values and offsets of each of its ragged fields.
-        shared: What samples share by each key, where it was gathered once.
+        shared: What samples share by each key, where it was gathered once: each different row of a batch once, and
+            which of its batch's each sample has, int32, shape [B].
         names: All fields in batch order; those of the spec unless told.
         resident: Row of each sample on the device, -1 where it does not lie there yet, shape [B]: records are those of
             the others alone, shape [H, record_bytes], and views are of these.
+        sizes: Of what samples of several batches share: how many rows each batch has.
     """
 
     spec: Spec
     num_samples: int
     records: Array
     ragged: dict[str, Ragged]
-    shared: tuple[SharedRows, ...] = ()
+    shared: tuple[tuple[Assembled, Array], ...] = ()
     names: tuple[str, ...] = ()
     resident: Int64 | None = None
+    sizes: Sequence[int] = ()
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
@@ -116,8 +118,8 @@ class Assembled(NamedTuple):
         else:
             views = {one.name: np.empty((self.num_samples, *one.shape), one.dtype) for one in spec.fixed}
         views |= self.ragged
-        for shared in self.shared:
-            views |= {name: Deduplicated(field, shared.index) for name, field in shared.rows.views().items()}
+        for rows, index in self.shared:
+            views |= {name: Deduplicated(field, index) for name, field in rows.views().items()}
         return dict(zip(names, map(views.__getitem__, names), strict=True))
 
     def cut(self, sizes: Sequence[int]) -> list[Assembled]:
@@ -125,8 +127,9 @@ class Assembled(NamedTuple):
         if len(sizes) == 1:
             return [self]
         batches, begin, records, lists = [], 0, self.records, self.ragged
-        shared = zip(*(one.cut(sizes) for one in self.shared), strict=True) if self.shared else repeat(())
-        for size, of_batch in zip(sizes, shared, strict=False):
+        ends = np.cumsum(sizes)[:-1] if self.shared else ()
+        shared = [zip(rows.cut(rows.sizes), np.split(index, ends), strict=True) for rows, index in self.shared]
+        for size, of_batch in zip(sizes, zip(*shared, strict=True) if shared else repeat(()), strict=False):
             end = begin + size
             own = {name: lists_between(one, begin, end) for name, one in lists.items()} if lists else {}
             batches.append(Assembled(self.spec, size, records[begin:end], own, of_batch, self.names))
@@ -137,31 +140,7 @@ class Assembled(NamedTuple):
     def size_bytes(self) -> int:
         """Bytes gathered."""
         lists = sum([int(one.offsets.nbytes + one.values.nbytes) for one in self.ragged.values()])
-        return self.records.nbytes + lists + sum([one.rows.size_bytes + int(one.index.nbytes) for one in self.shared])
-
-
-@dataclass(frozen=True)
-class SharedRows:
-    """What the samples of a batch share by one key; or those of several batches side by side, each with its own.
-
-    Attributes:
-        rows: Each different row of a batch once: a batch of U.
-        index: Which of its batch's each sample has, int32. Shape [B].
-        counts: How many each batch has; for a single one it need not be told. Shape [N].
-    """
-
-    rows: Assembled
-    index: Array
-    counts: Int64 | None = None
-
-    def cut(self, sizes: Sequence[int]) -> list[SharedRows]:
-        """Return what the batches of so many samples share that lie in this one side by side."""
-        assert self.counts is not None
-        found, begin = [], 0
-        for size, rows in zip(sizes, self.rows.cut(self.counts.tolist()), strict=True):
-            found.append(SharedRows(rows, self.index[begin : begin + size]))
-            begin += size
-        return found
+        return self.records.nbytes + lists + sum([rows.size_bytes + int(index.nbytes) for rows, index in self.shared])
 
 
 def lists_between(lists: Ragged, begin: int, end: int) -> Ragged:
@@ -208,8 +187,9 @@ def assemble(
         found = [_distinct(table, batches) for table in tables[1:]]
         if once == "always" or sum(int(counts.sum()) for *_, counts in found) <= _MAX_DISTINCT * num * len(found):
             shared = tuple(
-                SharedRows(
-                    _assembled(table, [rows], pool), index if places is None else put(index, places, pool), counts
+                (
+                    _assembled(table, [rows], pool)._replace(sizes=counts.tolist()),
+                    index if places is None else put(index, places, pool),
                 )
                 for table, (rows, index, counts) in zip(spec.tables[1:], found, strict=True)
             )
@@ -424,11 +404,10 @@ def side_by_side(
     `groups` are the offsets of groups through all batches, and how many each batch has, where the order counts these.
     """
     lists, shared = assembled.ragged.values(), []
-    for one in assembled.shared:
-        counts = [one.rows.num_samples] if one.counts is None else one.counts.tolist()
-        index = pool.array(one.index.shape, one.index.dtype)
-        np.copyto(index, one.index)
-        shared.append((side_by_side(one.rows, counts, pool), index))
+    for rows, its_index in assembled.shared:
+        index = pool.array(its_index.shape, its_index.dtype)
+        np.copyto(index, its_index)
+        shared.append((side_by_side(rows, rows.sizes, pool), index))
     offsets = pool.array((len(lists), sum(sizes) + len(sizes)), np.int64)
     num_values = _from_zero([one.offsets for one in lists], sizes, offsets)
     if groups is not None:

@@ -26,7 +26,7 @@ import torch
 from stoker.fields.compact import Compact
 from stoker.fields.spec import Array, Deduplicated, Ragged, Spec
 from stoker.loader.batches import Delivery, Made
-from stoker.loader.gather import Assembled, SharedRows, Together
+from stoker.loader.gather import Assembled, Together
 from stoker.torch.cuda import ResidentRows
 from stoker.torch.tensors import Tensors, cut, fields_of, torch_dtype, views_of, words_of
 
@@ -71,8 +71,8 @@ class Copies:
         if not delivery.is_augmented:
             if made.shaped is not None and made.assembled.spec.record_bytes:
                 as_one = made.shaped(fields_of(self.records(made.assembled), made.assembled.spec))
-            for shared in made.assembled.shared:
-                as_one |= self._shared(shared, is_expanded=delivery.is_expanded)
+            for rows, index in made.assembled.shared:
+                as_one |= self._shared(rows, index, is_expanded=delivery.is_expanded)
         if delivery.is_widened:  # already: the arrays are no views of the records any more
             as_one = {name: field for name, field in as_one.items() if name not in delivery.compact}
         # The spec's order, then what was added.
@@ -93,16 +93,16 @@ class Copies:
             return self.array(assembled.records)
         return self.own(self._resident.gather(assembled.resident, assembled.records, self.array))
 
-    def _shared(self, shared: SharedRows, *, is_expanded: bool) -> Tensors:
+    def _shared(self, rows: Assembled, host_index: Array, *, is_expanded: bool) -> Tensors:
         """Begin to copy what samples share, each value once; expanded there, behind the copy, where that is wanted."""
-        index, rows = self.array(shared.index), shared.rows
+        index = self.array(host_index)
         fields: Tensors = {}
         if rows.spec.record_bytes:
             records = self.array(rows.records)
             fields |= fields_of(self.own(expand_rows(records, index)) if is_expanded else records, rows.spec)
         for name, lists in rows.ragged.items():
             copied = self.field(lists)
-            fields[name] = self.expanded(copied, index, lists, shared.index) if is_expanded else copied
+            fields[name] = self.expanded(copied, index, lists, host_index) if is_expanded else copied
         return fields if is_expanded else {name: Deduplicated(field, index) for name, field in fields.items()}
 
     def expanded(self, lists: Ragged, index: torch.Tensor, host_lists: Ragged, host_index: Array) -> Ragged:
