@@ -74,6 +74,8 @@ class Lane:
         # May be entered again by the thread that holds it: garbage may be found, and closed, at any place.
         self._lock, self._asking = threading.RLock(), threading.RLock()
         self._orders: dict[tuple[int, int], tuple[EpochOrder, list[int]]] = {}  # of own epochs, and windows' borders
+        # A window of a lone data set, positions [begin, end) that it has, and how far these are ahead of its places.
+        self._last_found: tuple[_Key, int, int, int] = (0, 0, 0), 0, 0, 0
         self._windows: dict[_Key, Future[Window]] = {}  # asked for, and not passed
         self._used: set[_Key] = set()  # those that somebody needed, so the window behind each was asked for, too
         self._num_used = [0] * len(opened.datasets)  # windows of each data set that somebody needed so far
@@ -95,16 +97,16 @@ class Lane:
         """
         found: list[tuple[_Key, list[Range]]] = []
         for start, stop in ranges:
-            for which, epoch, first, last in self.order.component_ranges(start, stop):
-                borders = self._order_of(which, epoch)[1]
-                number = bisect_right(borders, first) - 1
-                while first < last:
-                    key, end = (which, epoch, number), min(last, borders[number + 1])
-                    if found and found[-1][0] == key:
-                        found[-1][1].append((first, end))
-                    else:
-                        found.append((key, [(first, end)]))
-                    first, number = end, number + 1
+            key, begin, end, ahead = self._last_found
+            if begin <= start < stop <= end:  # as nearly always where there is one data set
+                pieces = [(key, (start - ahead, stop - ahead))]
+            else:
+                pieces = self._pieces(start, stop)
+            for key, piece in pieces:
+                if found and found[-1][0] == key:
+                    found[-1][1].append(piece)
+                else:
+                    found.append((key, [piece]))
         if not waits:
             windows = [self._windows.get(key) for key, _ in found]  # which may be passed meanwhile
             if any(one is None or not one.done() or one.exception() for one in windows):
@@ -151,6 +153,22 @@ class Lane:
             if window.exception() is None:
                 window.result().close()
         self._windows.clear()
+
+    def _pieces(self, start: int, stop: int) -> list[tuple[_Key, Range]]:
+        """Return in which windows the samples of positions [start, stop) lie, and at which places of own epochs."""
+        found: list[tuple[_Key, Range]] = []
+        for which, epoch, first, last in self.order.component_ranges(start, stop):
+            borders = self._order_of(which, epoch)[1]
+            number = bisect_right(borders, first) - 1
+            while first < last:
+                key, end = (which, epoch, number), min(last, borders[number + 1])
+                found.append((key, (first, end)))
+                first, number = end, number + 1
+        if found and len(self._opened.datasets) == 1:
+            key, (_, end) = found[-1]
+            begins, behind = self._order_of(*key[:2])[1][key[2] : key[2] + 2]
+            self._last_found = key, begins + stop - end, behind + stop - end, stop - end
+        return found
 
     def _window(self, key: _Key) -> Window:
         window = self._windows.get(key)
