@@ -63,6 +63,7 @@ def test_a_trip_names_what_is_called_on_the_way():
     making, warm = found["making a loader, stacked, all cached"], found["a warm batch, stacked"]
     assert 1 < warm[0] < making[0] < making[1] < making[2]
     assert found["making a loader, stacked, nothing cached"] > making
+    assert all(files <= 8 for name, (files, _, _) in found.items() if name.startswith("a warm batch"))
 
 
 def test_nothing_in_this_repository_is_there_for_tests_alone_and_a_class_name_means_one_thing():
