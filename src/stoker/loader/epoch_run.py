@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -38,10 +38,11 @@ _MOST_MAKERS = 4
 
 _log = logging.getLogger("stoker")
 
-T = TypeVar("T")
+Result: TypeAlias = tuple[Any, int]
+"""A batch as it was prepared, and how many samples it has."""
 
 
-class ReadyQueue(Generic[T]):
+class ReadyQueue:
     """Gives results 0, 1, 2, ... in this order, made by threads up to `depth` ahead of the caller.
 
         make    ... 8 7   6 5    two threads, each at two results at a time; as many as `depth` wait or are being made
@@ -65,7 +66,7 @@ class ReadyQueue(Generic[T]):
 
     def __init__(
         self,
-        make: Callable[[int, int], Iterable[T]],
+        make: Callable[[int, int], Iterable[Result]],
         *,
         num_results: int,
         depth: int,
@@ -81,7 +82,7 @@ class ReadyQueue(Generic[T]):
         # result and closes the queue meanwhile.
         self._lock = threading.RLock()
         self._made, self._taken = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._ready: dict[int, T] = {}
+        self._ready: dict[int, Result] = {}
         self._failed: dict[int, BaseException] = {}
         self._num_idle = 0  # threads that wait for room
         self._next_to_make = self._next_to_hand = 0
@@ -102,7 +103,7 @@ class ReadyQueue(Generic[T]):
         """Results that wait to be handed over."""
         return len(self._ready)
 
-    def get(self) -> T:
+    def get(self) -> Result:
         """Return the next result.
 
         Blocks: until it is made.
@@ -242,7 +243,7 @@ class Run:
         told: dict[str, Any] = {"stages": stages, "subject_at": self._subject_at, "on_open": self._note_opened}
         told |= {"units_in": orders.units_in, "begins_at": shard.rank / shard.world_size if has_mirror else 0.0}
         self._lanes = [Lane(lane, opened, self._filler, **told) for lane in orders.order.lanes_of_epoch(epoch)]
-        self.queue: ReadyQueue[tuple[Any, int]] = ReadyQueue(
+        self.queue = ReadyQueue(
             self._make,
             num_results=len(self._numbers),
             depth=batches.prefetch,
@@ -339,7 +340,7 @@ class Run:
                 records = np.frombuffer(window.records(slot), dtype=np.uint8)
                 resident.offer(int(window.chunks[slot]), records.reshape(-1, window.layout.spec.record_bytes))
 
-    def _make(self, number: int, num_wanted: int) -> Iterator[tuple[Any, int]]:
+    def _make(self, number: int, num_wanted: int) -> Iterator[Result]:
         """Yield the batches of some of the run's steps, the first of them at least; see `ReadyQueue`."""
         steps = self._numbers[number : number + num_wanted]
         stages, batches = self._stages, self._batches
