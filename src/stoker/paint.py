@@ -24,6 +24,8 @@ MoveBar: TypeAlias = Callable[[float, float | None, str], object]
 
 # In a file or a pipe nothing is cut or folded: who reads it is a program, or a person with a wide screen.
 _PIPE_WIDTH = 4000
+PAGE_CELLS = 120
+"""Width in a pipe of what is read as a page: wide enough for its tables."""
 
 
 def make_console(*, stderr: bool = False, pipe_width: int = _PIPE_WIDTH) -> Console:

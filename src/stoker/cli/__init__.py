@@ -2,60 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from rich.console import Console
 
 from stoker import __version__
-from stoker.cli.arguments import FAILED, INTERRUPTED, OK, WRONG_USAGE, Parser
+from stoker.cli.arguments import FAILED, INTERRUPTED, OK, WRONG_USAGE
+from stoker.cli.commands import make_parser
 from stoker.cli.interrupts import ending_in_order
 from stoker.errors import StokerError
 from stoker.paint import make_console, print_error
 
-_EPILOG = """\
-TARGET is a Parquet file, folder, glob or URL (s3://, gs://, abfss://,
-hdfs://, ...), or the name of a stoker.Dataset in your own code, so that
-its filter, fields and transform are used:
-
-  stoker inspect s3://lake/ranking/2026-11/
-  stoker inspect train.py:dataset
-  stoker warm package.module:dataset --cache /nvme/stoker
-
-exit codes: 0 done · 1 it failed, the message says why · 2 wrong usage
-            3 damaged chunks were found · 130 interrupted, or terminated
-
-`stoker COMMAND --help` has the options and examples of a command.
-"""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: OK, FAILED, WRONG_USAGE, DAMAGED or INTERRUPTED."""
-    from stoker.cli import cache, demo, doctor, explain, inspect, order, ready, top, trace, vocabulary, warm
-
     _survive_narrow_encodings()
-    parser = Parser(
-        prog="stoker",
-        description="Keeps GPUs fed: Parquet is read once, turned into tensors once, and kept on this host's SSD.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for module in (demo, doctor, inspect, vocabulary, warm, ready, cache, top, explain, order, trace):
-        module.add_to(commands)
+    parser = make_parser()
     errors = make_console(stderr=True)
     try:
         options = parser.parse_args(arguments)
         if options.version:
             make_console().print(f"stoker {__version__}")
             return OK
-        if not hasattr(options, "run"):
+        if "command" not in options:
             parser.print_help(sys.stderr)
             return WRONG_USAGE
         with ending_in_order():
-            return int(options.run(options, make_console()))
+            module, _, function = options.command.partition(" ")
+            run = getattr(import_module(f"stoker.cli.{module}"), function or "run")
+            return int(run(options, make_console()))
     except SystemExit as leaving:  # argparse has said what is wrong, or printed its help
         return leaving.code if isinstance(leaving.code, int) else WRONG_USAGE
     except KeyboardInterrupt:

@@ -1,24 +1,16 @@
-"""Arguments that several commands share, checked while they are parsed; and exit codes."""
+"""Exit codes, the parser that answers wrong usage in one line, and the kinds of values that options take."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import re
-import textwrap
-from collections.abc import Callable
-from typing import Any, Literal, NoReturn, TypeAlias
-
-from rich.console import Console
+from typing import Any, Literal, NoReturn
 
 from stoker.arguments import near
 from stoker.paint import make_console, print_error
 
 # Exit codes, which scripts rely on; docs/reference/cli.md says what each means.
 OK, FAILED, WRONG_USAGE, DAMAGED, INTERRUPTED = 0, 1, 2, 3, 130
-
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-Run: TypeAlias = Callable[[argparse.Namespace, Console], int]
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,74 +31,6 @@ class Parser(argparse.ArgumentParser):
         """Print the error and the way out, and leave with the code for wrong usage."""
         print_error(make_console(stderr=True), message, notes=[f"`{self.prog} --help` shows how"])
         raise SystemExit(WRONG_USAGE)
-
-
-def add_command(commands: Commands, name: str, run: Run | None = None, *, doc: str | None = None) -> Parser:
-    """Add a command, whose help is a docstring: a line for the list, sentences, and examples of its own.
-
-    Args:
-        commands: Where to.
-        name: What it is called.
-        run: What it does; it takes --json then. None where other commands stand behind it.
-        doc: The docstring, where that is not the one of `run`.
-    """
-    about, _, examples = inspect.cleandoc(doc or run.__doc__ or "").partition("\n\nExamples:\n")
-    summary, _, text = about.partition("\n\n")
-    parser = commands.add_parser(
-        name,
-        help=summary[:1].lower() + summary[1:].rstrip("."),
-        description=text,
-        epilog="examples:\n" + textwrap.indent(textwrap.dedent(examples), "  "),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    if run is not None:
-        parser.set_defaults(run=run)
-        option(parser, "--json", "print one JSON object, for scripts")
-    return parser
-
-
-def option(
-    parser: argparse._ActionsContainer,
-    usage: str,
-    text: str,
-    kind: Callable[[str], object] | None = None,
-    default: object = None,
-    **more: Any,
-) -> None:
-    """Add an option.
-
-    Args:
-        parser: Where to, or a group of it.
-        usage: As it is typed: "--seed N"; one without a value is a switch, and "--engine here|ray" is one of some
-            words, the first unless told.
-        text: What it is.
-        kind: Turns the text into a value, or refuses it.
-        default: Its value when it is not given; help tells it.
-        **more: As of `add_argument`.
-    """
-    name, _, value = usage.partition(" ")
-    if not value:
-        parser.add_argument(name, action="store_true", help=text)
-        return
-    given: dict[str, Any] = {"metavar": value, "type": kind}
-    if value.islower() and "|" in value:
-        given = {"choices": value.split("|")}
-        default = given["choices"][0]
-    told = "" if default is None else f" (default: {default})"
-    parser.add_argument(name, help=text + told, default=default, **given | more)
-
-
-def add_order(parser: argparse.ArgumentParser, *, shuffle: bool) -> None:
-    """Add what decides the order: the arguments of `Loader`, under their names."""
-    group = parser.add_argument_group("the order, as your Loader has it")
-    option(group, "--batch-size B", "samples a batch, on one rank", at_least_1, required=True)
-    told = f"whether it shuffles (default: {'yes' if shuffle else 'no'})"
-    group.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=shuffle, help=told)
-    option(group, "--seed N", "seed of the shuffle", int, 0)
-    option(group, "--window K", 'chunks that are mixed together, or "all" (default: about 512 MiB)', window)
-    option(group, "--lanes N", "lanes", at_least_1, 1)
-    option(group, "--epoch E", "which epoch, from 0 on", at_least_0, 0)
-    option(group, "--world-size W", "number of ranks", at_least_1, 1)
 
 
 def at_least_0(text: str) -> int:

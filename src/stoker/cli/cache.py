@@ -1,10 +1,4 @@
-"""Look into a cache folder, check it, remove data sets from it.
-
-Examples:
-    stoker cache ls /nvme/stoker
-    stoker cache verify /nvme/stoker --fix
-    stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/
-"""
+"""`stoker cache`: looks into a cache folder, checks it, removes data sets from it."""
 
 from __future__ import annotations
 
@@ -14,18 +8,18 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import DAMAGED, FAILED, OK, Commands, Parser, add_command, option
+from stoker.cache import admin
+from stoker.cache.folder import is_cache
+from stoker.cache.disk import DatasetEntry
+from stoker.cache.store import Store
+from stoker.cli.arguments import DAMAGED, FAILED, OK
+from stoker.errors import CacheError
 from stoker.paint import make_console, print_json, print_line, progress, table
 from stoker.words import age_text, bytes_text, count_text, some_of
-
-if TYPE_CHECKING:
-    from stoker.cache.disk import DatasetEntry
-    from stoker.cache.store import Store
 
 # As `Dataset` writes itself: the name under which a cache knows it.
 _TRANSFORM = re.compile(r"transform=(?P<name>[^,]+), transform_version='(?P<version>[^']*)'")
@@ -35,37 +29,8 @@ _WIDE = 76
 _DETAILS = 240
 
 
-def add_to(commands: Commands) -> None:
-    """Add the commands."""
-    parser = add_command(commands, "cache", doc=__doc__)
-    inner = parser.add_subparsers(metavar="ls | verify | rm", title="commands", required=True)
-    parser = add_command(inner, "ls", run_ls)
-    _add_folder(parser)
-    parser = add_command(inner, "verify", run_verify)
-    _add_folder(parser)
-    option(parser, "--fix", "remove what is damaged, so that it is built again")
-    parser = add_command(inner, "rm", run_rm)
-    _add_folder(parser)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="source, or beginning of a fingerprint")
-    option(parser, "--all", "everything")
-    option(parser, "--yes", "do not ask")
-
-
-def _add_folder(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="the cache folder")
-    option(parser, "--shared", "it is shared with other users on purpose")
-
-
-def run_ls(options: argparse.Namespace, console: Console) -> int:
-    """List the data sets in it: chunks, sizes, who uses them.
-
-    The most recently opened one comes first.
-
-    Examples:
-        stoker cache ls /nvme/stoker
-    """
-    from stoker.cache import admin
-
+def ls(options: argparse.Namespace, console: Console) -> int:
+    """List the data sets in it."""
     with _existing_store(options) as store:
         entries, usage_bytes, path = admin.entries(store), store.disk.folder.count_bytes(), store.path
     named = [entry for entry in entries if entry.fingerprint]
@@ -134,19 +99,8 @@ def _as_json(entry: DatasetEntry) -> dict[str, object]:
     }
 
 
-def run_verify(options: argparse.Namespace, console: Console) -> int:
-    """Compare the checksums of every chunk.
-
-    Reads every chunk and compares its checksums. Exits with 3 if one is damaged.
-    Training notices damage by itself and builds such a chunk again: this command
-    is for finding out whether a disk can be trusted.
-
-    Examples:
-        stoker cache verify /nvme/stoker
-        stoker cache verify /nvme/stoker --fix
-    """
-    from stoker.cache import admin
-
+def verify(options: argparse.Namespace, console: Console) -> int:
+    """Compare the checksums of every chunk."""
     done = 0
     with _existing_store(options) as store, progress(make_console(stderr=True)) as show:
         size_bytes = sum(store.disk.folder.list_chunks().values())
@@ -185,20 +139,8 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     return code
 
 
-def run_rm(options: argparse.Namespace, console: Console) -> int:
-    """Remove data sets from it.
-
-    Removes data sets with their chunks, named by their source or by the beginning
-    of their fingerprint, as `stoker cache ls` shows them. Chunks that another data
-    set shares stay. A data set that a process has open cannot be removed.
-
-    Examples:
-        stoker cache rm /nvme/stoker 3f9a
-        stoker cache rm /nvme/stoker s3://lake/ranking/2026-10/ --yes
-        stoker cache rm /nvme/stoker --all
-    """
-    from stoker.cache import admin
-
+def rm(options: argparse.Namespace, console: Console) -> int:
+    """Remove data sets from it."""
     if bool(options.names) == options.all:
         raise ValueError("name the data sets to remove, or give --all; `stoker cache ls` shows what there is")
     with _existing_store(options) as store:
@@ -235,10 +177,6 @@ def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
 
 def _existing_store(options: argparse.Namespace) -> Store:
     """Return the store of a folder that is a cache already: looking must not make one."""
-    from stoker.cache.folder import is_cache
-    from stoker.cache.store import Store
-    from stoker.errors import CacheError
-
     path = Path(options.folder).expanduser()
     if not is_cache(path):
         what = "is not there" if not path.exists() else "is a file" if path.is_file() else "is a folder without a cache"

@@ -4,56 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
-from stoker.cli.arguments import OK, Commands, add_command, add_order, at_least_0, folder, option
-from stoker.cli.target import add_target, add_units, counting, planned
+from stoker.cli.arguments import OK, at_least_0
+from stoker.cli.target import counting, planned
 from stoker.errors import printable
+from stoker.loader.explain import Explanation, SourceRow, explain, find_all
+from stoker.loader.orders import CountedSets, Orders
 from stoker.paint import print_json, print_line, print_lines
+from stoker.sampling import RankShare, Steps
 from stoker.words import count_text
-
-if TYPE_CHECKING:
-    from stoker.loader.explain import Explanation, SourceRow
-    from stoker.loader.orders import CountedSets, Orders
-    from stoker.sampling import Steps
-
-
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "explain", run)
-    add_target(parser, takes_mixture=True)
-    which = parser.add_mutually_exclusive_group(required=True)
-    option(which, "--step N", "the step, counted from 0 in its epoch", at_least_0)
-    row = "a row, by the end of its file's path, row group and row, counted from 0"
-    which.add_argument("--find", nargs=3, metavar=("FILE", "ROW_GROUP", "ROW"), help=row)
-    add_order(parser, shuffle=False)
-    add_units(parser)
-    option(parser, "--rank R", "the rank", at_least_0, 0)
-    option(parser, "--remainder keep|drop|pad", "as your Loader has it")
-    option(parser, "--cache DIR", "the cache of a loader that has run: needed with a transform and no --window", folder)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Name file, row group and row of every sample of a step, or the steps of a row.
-
-    Reads no data. With --find it is the other way round: the steps that use a row.
-    The order is computed from the same arguments that your Loader has: give the
-    same ones here.
-
-    With a filter, samples are the rows that pass. Which these are is not known
-    without reading; a sample is then named as the n-th passing row of its row
-    groups, counted from 0.
-
-    Examples:
-        stoker explain data/ --step 17 --batch-size 4096 --shuffle --seed 7
-        stoker explain data/ --step 17 --batch-size 512 --rank 3 --world-size 8
-        stoker explain data/ --find part-00012.parquet 0 4711 --batch-size 4096
-    """
-    from stoker.loader.explain import explain
-    from stoker.sampling import RankShare, Steps
-
+    """Name file, row group and row of every sample of a step, or the steps of a row."""
     shard = RankShare(options.rank, options.world_size)
     with counting() as (_, show):
         known, orders = planned(options, show)
@@ -124,8 +90,6 @@ def _print_json(found: Explanation, known: CountedSets, steps: Steps) -> None:
 
 
 def _find(options: argparse.Namespace, known: CountedSets, orders: Orders, steps: Steps, console: Console) -> int:
-    from stoker.loader.explain import find_all
-
     url, *place = options.find
     row_group, row = (_number(text, name) for text, name in zip(place, ("ROW_GROUP", "ROW"), strict=True))
     at = (url, row_group, row)

@@ -8,21 +8,18 @@ import re
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import FAILED, OK, Commands, add_command, folder, option
-from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
+from stoker.cli.arguments import FAILED, OK
+from stoker.cli.target import counting, target_of, unit_of
+from stoker.columns import ColumnAnswer
+from stoker.dataset.mixture import Mixture
 from stoker.paint import print_facts, print_json, print_line, table
+from stoker.plan.inspection import DatasetInspection, Inspection, SourceOverview, inspect
+from stoker.plan.savings import BATCH_SIZE, NarrowingFound, SharingFound, find_narrowing, find_sharing
 from stoker.words import bytes_text, count_text, plain_number, some_of
-
-if TYPE_CHECKING:
-    from stoker.columns import ColumnAnswer
-    from stoker.dataset.mixture import Mixture
-    from stoker.plan.inspection import DatasetInspection, Inspection, SourceOverview
-    from stoker.plan.savings import NarrowingFound, SharingFound
 
 # So many columns of one kind, numbered in their names, are shown as one line.
 _MIN_RUN = 3
@@ -32,36 +29,8 @@ _WIDE = 76
 _MIN_FACTOR = 1.1
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "inspect", run)
-    add_target(parser, takes_mixture=True)
-    option(parser, "--cache DIR", "a cache folder: says how much of the data set it holds", folder)
-    option(parser, "--deduplicate", "read some rows: says which fields could be shared, and what that saves")
-    option(parser, "--compact", "read some rows: says which fields could be kept narrower, and what it costs")
-    add_units(parser)
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Show what a data set is, and what each of its columns becomes.
-
-    Shows what lies at TARGET (files, row groups, rows) and what a loader would
-    make of it: the tensor each column becomes, bytes a sample, size on SSD.
-    Reads footers only; with --deduplicate also some rows, to see which fields do not
-    change from row to row and what keeping them once would save; with --compact
-    the same, for fields that could be kept in narrower numbers. Exits with 1 if a
-    loader would refuse a column, and says what to do about it.
-
-    Examples:
-        stoker inspect s3://lake/ranking/2026-11/
-        stoker inspect data/ --columns label,dense_0,user.age
-        stoker inspect data/ --deduplicate
-        stoker inspect data/ --compact
-        stoker inspect train.py:dataset --cache /nvme/stoker
-    """
-    from stoker.plan.inspection import inspect
-    from stoker.plan.savings import find_narrowing, find_sharing
-
+    """Show what a data set is, and what each of its columns becomes."""
     target, cache = target_of(options), Path(options.cache) if options.cache else None
     asked_for = "--deduplicate" if options.deduplicate else "--compact" if options.compact else ""
     if asked_for and (names := getattr(target, "names", ())):
@@ -287,8 +256,6 @@ def _mixture_json(found: Inspection, mixture: Mixture) -> dict[str, object]:
 
 def _print_sharing(found: SharingFound, console: Console, *, num_samples: int) -> None:
     """Print what was found, and the argument that asks for it."""
-    from stoker.plan.savings import BATCH_SIZE
-
     seen = f"in {count_text(found.num_rows, 'row')} that were read"
     if not found.keys:
         print_line(console, f"Sharing would not pay: neighbouring rows repeat too little, {seen}.")

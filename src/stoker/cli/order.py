@@ -1,60 +1,23 @@
-"""Measure how well an order mixes the samples.
-
-Measures the order of samples before anything is trained with it.
-
-Examples:
-    stoker order quality data/ --column day --batch-size 4096
-"""
+"""`stoker order quality`: how well an order mixes the samples, before anything is trained with it."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from stoker.cli.arguments import OK, Commands, add_command, add_order, at_least_1, folder, option
-from stoker.cli.target import add_target, add_units, counting, planned
+from stoker.cli.arguments import OK
+from stoker.cli.target import counting, planned
+from stoker.dataset.units.kinds import SamplingUnit, Weighted
 from stoker.paint import print_facts, print_json, print_line, table
+from stoker.plan.labels import label_quality, read_labels
+from stoker.sampling.quality import Quality
 from stoker.words import count_text, plain_number
 
-if TYPE_CHECKING:
-    from stoker.dataset.units.kinds import SamplingUnit
-    from stoker.sampling.quality import Quality
 
-
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "order", doc=__doc__)
-    inner = parser.add_subparsers(metavar="quality", title="commands", required=True)
-    parser = add_command(inner, "quality", run_quality)
-    add_target(parser, takes_mixture=True)
-    option(parser, "--column NAME", "the column to measure by; a source column", required=True)
-    add_order(parser, shuffle=True)
-    add_units(parser)
-    option(parser, "--batches N", "how many batches to look at", at_least_1, 256)
-    option(parser, "--cache DIR", "the cache of a loader that has run: needed with a transform and no --window", folder)
-
-
-def run_quality(options: argparse.Namespace, console: Console) -> int:
-    r"""Compare batches with those of a random permutation: is the window large enough?
-
-    Reads one column (a label, a day, a country), and compares how much it varies
-    from batch to batch with how much it would in a random permutation: chi-square
-    per degree of freedom, 1 where the order mixes perfectly, more where the window
-    is too small for data that are sorted by this column. A group, window or packed
-    row counts once, with the value of its first row. Of a mixture, labels of all
-    data sets are compared, and the share of each in a batch is told.
-
-    Examples:
-        stoker order quality data/ --column label --batch-size 4096
-        stoker order quality data/ --column day --batch-size 4096 --window 64
-        stoker order quality train.py:dataset --column label --batch-size 512 \
-            --world-size 8 --cache /nvme/stoker
-    """
-    from stoker.plan.labels import label_quality, read_labels
-
+def quality(options: argparse.Namespace, console: Console) -> int:
+    """Compare batches with those of a random permutation."""
     with counting() as (say, show):
         known, orders = planned(options, show)
         order = orders.order
@@ -122,6 +85,4 @@ def _window(num_chunks: float, num_of_lane: float) -> str:
 
 
 def _told(unit: SamplingUnit) -> str:
-    from stoker.dataset.units.kinds import Weighted
-
     return unit.told() if isinstance(unit, Weighted) else f"{unit.told()}, each by its first row"

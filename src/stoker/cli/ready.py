@@ -8,58 +8,19 @@ from typing import Any
 
 from rich.console import Console
 
-from stoker.cli.arguments import (
-    FAILED,
-    OK,
-    Commands,
-    add_command,
-    add_order,
-    at_least_0,
-    at_least_1,
-    folder,
-    option,
-)
-from stoker.cli.target import add_target, add_units, counting, planned
+from stoker.cli.arguments import FAILED, OK
+from stoker.cli.target import counting, planned
+from stoker.host.machine import num_cores
+from stoker.loader.config import plain_window
+from stoker.loader.orders import needed_chunks
 from stoker.paint import print_json, print_line
+from stoker.plan.readiness import look_for
+from stoker.sampling import RankShare, Steps
 from stoker.words import bytes_text, count_text, duration_text
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "ready", run)
-    add_target(parser, takes_mixture=True)
-    option(parser, "--cache DIR", "the cache folder of this host", folder, required=True)
-    option(parser, "--steps N", "how many steps it should have", at_least_1, required=True)
-    option(parser, "--first-step K", "the step they begin with", at_least_0, 0)
-    add_order(parser, shuffle=False)
-    add_units(parser)
-    option(parser, "--ranks R|A-B", "the ranks of this host, such as 8-15 (default: all)")
-    option(parser, "--remainder keep|drop|pad", "as your Loader has it")
-    option(parser, "--on-error raise|substitute", "as your Loader has it")
-    option(parser, "--mirror URL", "the cache's mirror: what it has is fetched, and not built")
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Say whether the cache has what the first steps need, as a scheduler's probe.
-
-    Says whether the cache of this host has every chunk that its ranks need for the
-    first N steps of an epoch, what is missing, and about how long that takes.
-    Nothing is built. The order is computed from the same arguments that your
-    Loader has: give the same ones here.
-
-    Exits with 0 if all of it is there, with 1 if it is not, or cannot be told, and
-    with 2 after wrong usage.
-
-    Examples:
-        stoker ready data/ --cache /nvme/stoker --steps 100 --batch-size 4096 --shuffle
-        stoker ready train.py:dataset --cache /nvme/stoker --steps 1000 --batch-size 512 --world-size 16 --ranks 8-15
-    """
-    from stoker.host.machine import num_cores
-    from stoker.loader.config import plain_window
-    from stoker.loader.orders import needed_chunks
-    from stoker.plan.readiness import look_for
-    from stoker.sampling import RankShare, Steps
-
+    """Say whether the cache has every chunk that the first steps need."""
     ranks = _ranks(options.ranks, options.world_size)
     if options.window is None and not options.shuffle:
         options.window = plain_window(num_cores())

@@ -13,22 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from stoker.arguments import near
-from stoker.cli.arguments import option
+from stoker.dataset.catalogue import OnCount
+from stoker.dataset.dataset import Dataset
+from stoker.dataset.mixture import Mixture
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import StokerError
+from stoker.loader.config import parse_unit
+from stoker.loader.orders import CountedSets, Orders
 from stoker.paint import make_console, progress
+from stoker.plan.known import open_known, plan_orders
 from stoker.words import count_text
 
-if TYPE_CHECKING:
-    from stoker.dataset.catalogue import OnCount
-    from stoker.dataset.dataset import Dataset
-    from stoker.dataset.mixture import Mixture
-    from stoker.dataset.units.kinds import SamplingUnit
-    from stoker.loader.orders import CountedSets, Orders
-
-Show: TypeAlias = "OnCount"
+Show: TypeAlias = OnCount
 
 # Where there is no terminal: how long until the first line, and from one to the next.
 _LINE_S = 5.0
@@ -38,17 +37,6 @@ _MAX_NAMES = 10
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
 
 
-def add_target(parser: argparse.ArgumentParser, *, takes_mixture: bool = False, nargs: str | None = None) -> None:
-    """Add the arguments that say which data set is meant."""
-    named = "a Dataset or Mixture" if takes_mixture else "a Dataset"
-    told = f"Parquet file, folder, glob or URL; or {named} in code: train.py:dataset"
-    parser.add_argument("target", metavar="TARGET", nargs=nargs, help=told)
-    quoted = 'nested ones with dots; a name with a comma in quotes: A,"B,C"'
-    option(parser, "--columns A,B,...", f"only these columns, {quoted}")
-    option(parser, "--chunk-size SIZE", "bytes that one chunk aims at (default: 32MiB)")
-    option(parser, "--refresh", "list a remote source anew instead of trusting what the cache kept")
-
-
 def dataset_of(options: argparse.Namespace) -> Dataset:
     """Return the data set that the arguments name, where the command takes no mixture.
 
@@ -56,8 +44,6 @@ def dataset_of(options: argparse.Namespace) -> Dataset:
         ValueError: There is no such name, it is no Dataset, or options contradict it.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.dataset.dataset import Dataset
-
     found = target_of(options)
     if not isinstance(found, Dataset):
         raise ValueError(
@@ -74,9 +60,6 @@ def target_of(options: argparse.Namespace) -> Dataset | Mixture:
         ValueError: There is no such name, it is neither, or options contradict it.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.dataset.dataset import Dataset
-    from stoker.dataset.mixture import Mixture
-
     text = options.target
     if text.endswith(".py") and Path(text).is_file():
         raise ValueError(f"{text} is Python: name the Dataset in it, such as {text}:dataset")
@@ -162,14 +145,6 @@ def _importing(name: str) -> Iterator[None]:
         raise StokerError(f"importing {name} {what} ({where}); {way_out}") from error
 
 
-def add_units(parser: argparse.ArgumentParser) -> None:
-    """Add --group-by, --weights and --sequence, of which one may be given."""
-    group = parser.add_argument_group("what the order counts, as your Loader has it (default: rows)")
-    option(group, "--group-by A,B,...", "columns whose runs of equal values stay together")
-    option(group, "--weights NAME", "column by which samples are drawn")
-    option(group, "--sequence NAME", "a stoker.NGram or stoker.Pack in code: train.py:pack")
-
-
 def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
     """Return what the arguments say; None for rows.
 
@@ -178,8 +153,6 @@ def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
         TypeError: What --sequence names is neither an NGram nor a Pack.
         StokerError: The user's module cannot be imported.
     """
-    from stoker.loader.config import parse_unit
-
     group_by = None if options.group_by is None else [name.strip() for name in options.group_by.split(",")]
     sequence = None if options.sequence is None else load_named(options.sequence, what="a sequence")
     return parse_unit(group_by=group_by, weights=options.weights, sequence=sequence)
@@ -203,8 +176,6 @@ def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str]
 
 def planned(options: argparse.Namespace, show: Show) -> tuple[CountedSets, Orders]:
     """Return what a loader with these arguments would go through, and its orders, from footers and counts alone."""
-    from stoker.plan.known import open_known, plan_orders
-
     cache = Path(options.cache) if options.cache else None
     known = open_known(target_of(options), cache=cache, unit=unit_of(options), on_count=show)
     order = {name: getattr(options, name) for name in ("shuffle", "seed", "window", "lanes")}

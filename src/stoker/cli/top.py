@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stoker.cli.arguments import OK, Commands, add_command, option, seconds
+from stoker.cli.arguments import OK
+from stoker.metrics.status import running
 from stoker.paint import cells, facts, print_json, table
 from stoker.words import bar_text, bytes_text, count_text, duration_text, time_text
 
@@ -53,30 +54,8 @@ _WAITS = {
 }
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "top", run)
-    option(parser, "--once", "print once and exit (always so in a pipe)")
-    option(parser, "--interval S", "seconds between two looks", seconds, 1)
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Watch the loaders that run on this host: stall, stages, cache, time left.
-
-    Shows every loader of this user on this host: how much of the time its
-    training loop steps and how much it waits for batches, what the threads that
-    make them are busy with, how often the cache helps, and how long the epoch
-    still takes. Rates are those of the last five seconds.
-
-    A loader writes these figures to a small file once a second; with
-    STOKER_STATUS=off in its environment it does not.
-
-    Examples:
-        stoker top
-        stoker top --once
-        stoker top --json | jq '.loaders[].recent.stall_share'
-    """
-    from stoker.metrics.status import running
+    """Show the loaders that run on this host, once or until Ctrl-C."""
 
     def look(height: int | None = None) -> RenderableType:
         return screen(running(), width=console.width, height=height, time_s=time.time())

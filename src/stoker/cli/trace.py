@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from stoker.cli.arguments import OK, Commands, add_command
+from stoker.cli.arguments import OK
+from stoker.doctor.traces import NAMES, EventNames, ProfilerTrace, TraceResult, analyse, as_json, read_trace
+from stoker.doctor.traces.verdict import advice_of, duration, verdict_of
+from stoker.errors import StokerError
 from stoker.paint import cells, make_console, print_facts, print_json, print_line, table
 from stoker.words import bar_text, bytes_text, count_text, range_text, share_text, some_of
-
-if TYPE_CHECKING:
-    from stoker.doctor.traces import EventNames, ProfilerTrace, TraceResult
 
 _KINDS = ("data", "not_data", "collate", "synchronise", "communication")
 _ENDINGS = (".json", ".json.gz")
@@ -39,32 +38,9 @@ _IDLE = (
 )
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "trace", run)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, or a folder of traces")
-    kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
-    told = f"what event names that match REGEX mean: {kinds}; may be repeated"
-    parser.add_argument("--name", metavar="WHAT=REGEX", action="append", default=[], help=told)
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Say where the GPUs of a profiled run idle, and why.
-
-    Reads traces that torch.profiler wrote of any training run (Chrome JSON, plain
-    or gzip; CUDA, ROCm and other accelerators). Says how busy the devices were, what
-    the launching thread did while they idled, which rank makes the others wait, and
-    how long a step would take without waiting for data. A folder stands for the
-    traces in it; cycles of one rank's profiler are joined.
-
-    Examples:
-        stoker trace trace.json
-        stoker trace logs/ --json
-        stoker trace logs/ --name data=my_feed --name communication=my_allreduce
-    """
-    from stoker.doctor.traces import analyse, as_json
-
-    result = analyse(_read(_files(options.files), _names(options.name)))
+    """Say where the GPUs of a profiled run idle, and why."""
+    result = analyse(_read(_files(options.files), _names(options.name or [])))
     if options.json:
         print_json(as_json(result))
     else:
@@ -73,8 +49,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _names(given: list[str]) -> EventNames:
-    from stoker.doctor.traces import NAMES
-
     more: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for text in given:
         what, is_so, pattern = text.partition("=")
@@ -100,9 +74,6 @@ def _files(names: list[str]) -> list[Path]:
 
 def _read(paths: list[Path], names: EventNames) -> Iterator[ProfilerTrace]:
     """Read one file after the other; a file that is no trace is left out, unless all are."""
-    from stoker.doctor.traces import read_trace
-    from stoker.errors import StokerError
-
     messages = make_console(stderr=True)
     failures: list[StokerError | OSError] = []
     with messages.status("reading …") as status:
@@ -126,8 +97,6 @@ def _read(paths: list[Path], names: EventNames) -> Iterator[ProfilerTrace]:
 
 
 def _print(result: TraceResult, console: Console) -> None:
-    from stoker.doctor.traces.verdict import advice_of, verdict_of
-
     print_line(console, verdict_of(result), "bold")
     for number, advice in enumerate(advice_of(result)):
         print_line(console, f"{'And' if number else 'What helps'}: {advice}.")
@@ -164,8 +133,6 @@ def _print_parts(result: TraceResult, console: Console) -> None:
 
 
 def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
-    from stoker.doctor.traces.verdict import duration
-
     times, ranks = result.times, result.with_device
     facts: list[tuple[str, str | Text]] = []
     if result.step_ns is not None:
@@ -197,8 +164,6 @@ def _facts(result: TraceResult) -> list[tuple[str, str | Text]]:
 
 
 def _print_ranks(result: TraceResult, console: Console) -> None:
-    from stoker.doctor.traces.verdict import duration
-
     is_wide = console.width >= _WIDE
     heads = ["rank", "step", "busy", "idle", "data", "launch", "sync"]
     heads += ["exposed comm", "unattributed", "others wait"] if is_wide else ["comm", "others wait"]

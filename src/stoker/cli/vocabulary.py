@@ -7,40 +7,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.cli.arguments import OK, Commands, add_command, at_least_1, option
-from stoker.cli.target import add_target, dataset_of
+from stoker.cli.arguments import OK
+from stoker.cli.target import dataset_of
+from stoker.dataset.vocabulary import Vocabulary
 from stoker.paint import make_console, print_facts, print_json, print_line, progress
 from stoker.words import count_text
 
 _NUM_SHOWN = 5
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "vocabulary", run)
-    add_target(parser)
-    option(parser, "--column NAME", "the column, or a column of lists", required=True)
-    option(parser, "--output FILE", "where to write the vocabulary, as JSON", required=True)
-    option(parser, "--min-count N", "leave rarer values out", at_least_1, 1)
-    option(parser, "--max-size N", "keep the N most frequent values at most", at_least_1)
-    option(parser, "--extend FILE", "a vocabulary whose values keep their places")
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
-    r"""Count the values of a column once, and keep them as a file.
-
-    Reads one column of strings or integers once and writes its different values,
-    the most frequent first, to a file: stoker.Vocabulary.load(FILE) reads it, and
-    Field(vocabulary=...) turns each value into its place. With --extend, values
-    that an older file has keep their places, and new ones come behind them.
-
-    Examples:
-        stoker vocabulary data/ --column word --output word.json --min-count 5
-        stoker vocabulary s3://lake/2026-12/ --column word --extend word.json \
-            --output word.json
-    """
-    from stoker.dataset.vocabulary import Vocabulary
-
+    """Count the values of a column and write them to a file."""
     output = Path(options.output)
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no folder {output.parent}")

@@ -15,39 +15,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import io
-import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
-from stoker.cli.arguments import (
-    FAILED,
-    INTERRUPTED,
-    OK,
-    Commands,
-    add_command,
-    at_least_1,
-    folder,
-    option,
-    part,
-)
+from stoker.cache.store import Cache
+from stoker.cli.arguments import FAILED, INTERRUPTED, OK
 from stoker.cli.interrupts import stoppable
-from stoker.cli.target import add_target, add_units, counting, target_of, unit_of
+from stoker.cli.target import counting, target_of, unit_of
+from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import StokerError
+from stoker.loader.config import LoaderConfig
+from stoker.loader.fill import WarmProgress, warm
+from stoker.loader.opened import OpenDataset, open_datasets, pool_of
 from stoker.paint import make_console, print_json, print_line, progress
 from stoker.words import bytes_text, count_text, duration_text
-
-if TYPE_CHECKING:
-    from stoker.dataset.units.kinds import SamplingUnit
-    from stoker.loader.fill import WarmProgress
-    from stoker.loader.opened import OpenDataset
 
 # Without a terminal: how long from one line to the next.
 _LINE_S = 10.0
@@ -61,50 +49,8 @@ _SUMS = ("num_chunks", "num_present", "num_built", "num_fetched", "size_bytes", 
 _LOOK_S = 0.5
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "warm", run)
-    add_target(parser, takes_mixture=True)
-    option(parser, "--cache DIR", "folder of the cache, on a fast local disk", folder, required=True)
-    option(parser, "--cache-limit SIZE", "size of that folder, such as 500GB (default: the disk)")
-    option(parser, "--mirror URL", "where hosts leave chunks for each other: a store or a folder")
-    option(parser, "--part I/N", "only this part: 0/8 is the first one of eight", part)
-    option(parser, "--engine here|ray", "who builds: this process, or a Ray cluster")
-    option(parser, "--parts N", "parts for Ray (default: eight for each node)", at_least_1)
-    option(parser, "--shared", "share the cache folder with the users of its group")
-    option(parser, "--threads N", "threads that build (default: the cores this process may use)", at_least_1)
-    option(parser, "--processes", "run the transform in processes, as many as --threads: for one that holds the GIL")
-    bad = "what to do with chunks that cannot be built from their rows, as your Loader has it"
-    option(parser, "--on-error raise|substitute", bad)
-    add_units(parser)
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Fill a cache before training, so that the first epoch is as fast as the others.
-
-    Builds every chunk of TARGET that the cache does not have yet: the same chunks
-    that a Loader with the same Dataset uses. Can be stopped with Ctrl-C at any
-    time, and goes on where it was when it is run again. Several at once, in as
-    many terminals, share the work.
-
-    With --mirror, chunks that other hosts have left there are fetched, and what is
-    built here is put there. Any number of hosts share the work by --part 0/8 to
-    7/8: each builds its part and puts it there, except for chunks already there.
-    --engine ray has the nodes of a Ray cluster build all parts.
-
-    A Loader finds these chunks only if its Dataset is the same: for one with a
-    filter, fields or a transform, name the Dataset itself, as train.py:dataset;
-    and for one with --group-by or an NGram, which cut chunks between runs of rows,
-    give these too.
-
-    Examples:
-        stoker warm s3://lake/ranking/2026-11/ --cache /nvme/stoker
-        stoker warm train.py:dataset --cache /nvme/stoker --cache-limit 500GB
-        stoker warm train.py:dataset --cache /nvme/stoker --processes
-        stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker
-        stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --part $JOB_COMPLETION_INDEX/64
-        stoker warm train.py:dataset --cache /nvme/stoker --mirror s3://bucket/stoker --engine ray
-    """
+    """Build every chunk that the cache lacks."""
     if options.engine == "ray":
         return _run_on_ray(options, console)
     started = time.monotonic()
@@ -112,7 +58,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     seconds = time.monotonic() - started
     total = _total([*warmed.values()], len(names))
     if options.json:
-        _print_as_json(options.cache, warmed, total, seconds)
+        for one in warmed.values():
+            one["units"] = None if one["units"] is None else dataclasses.asdict(one["units"])
+        num_samples = sum(one["num_samples"] for one in warmed.values())
+        told = warmed[""] if "" in warmed else total | {"num_samples": num_samples, "datasets": warmed}
+        print_json({"cache": str(Path(options.cache).absolute()), "seconds": round(seconds, 3)} | told)
     else:
         for name, one in warmed.items():
             if name:
@@ -120,16 +70,15 @@ def run(options: argparse.Namespace, console: Console) -> int:
             _print_end(console, options.cache, one, seconds)
         if len(warmed) < len(names):
             print_line(console, f"Not begun: {', '.join(names[len(warmed) :])}.", "yellow")
+    return _code(total)
+
+
+def _code(total: Mapping[str, Any]) -> int:
     return INTERRUPTED if total["was_stopped"] else FAILED if total["num_not_uploaded"] else OK
 
 
 def _warm(options: argparse.Namespace) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
     """Build what is missing; return what came of each data set that was begun, and the names of all."""
-    from stoker.cache.store import Cache
-    from stoker.loader.config import LoaderConfig
-    from stoker.loader.fill import warm
-    from stoker.loader.opened import open_datasets, pool_of
-
     target, unit = target_of(options), unit_of(options)
     config = LoaderConfig(
         batch_size=1,  # which decides nothing about chunks
@@ -203,7 +152,7 @@ def _warm_on_ray(options: argparse.Namespace, messages: Console, stop_event: thr
     nodes = [node for node in ray.nodes() if node["Alive"]]
     num_parts = options.parts or _PARTS_A_NODE * len(nodes)
     threads = options.threads or max(1, int(min(node["Resources"].get("CPU", 1) for node in nodes)))
-    given = {**vars(options), "threads": threads, "engine": "here", "json": True}
+    given = {**vars(options), "threads": threads}
     build = ray.remote(num_cpus=threads, max_retries=_NUM_TRIES, retry_exceptions=True, scheduling_strategy="SPREAD")(
         build_part
     )
@@ -228,17 +177,15 @@ def _warm_on_ray(options: argparse.Namespace, messages: Console, stop_event: thr
 
 def build_part(options: Mapping[str, Any]) -> dict[str, Any]:
     """Build a part on a node, and return what came of it; runs in a worker of Ray."""
-    given, out = argparse.Namespace(**options), io.StringIO()
-    with redirect_stdout(out):
-        code = given.run(given, make_console())
-    told: dict[str, Any] = json.loads(out.getvalue())
-    if code:
-        raise RuntimeError(f"part {options['part']} is not complete: {told}")  # Ray tries again
-    return told
+    warmed, names = _warm(argparse.Namespace(**options))
+    total = _total([*warmed.values()], len(names))
+    if _code(total) != OK:
+        raise RuntimeError(f"part {options['part']} is not complete: {total}")  # Ray tries again
+    return total
 
 
 def _warmed(chunks: OpenDataset, progress: WarmProgress, unit: SamplingUnit | None) -> dict[str, Any]:
-    """Return what came of a data set, as JSON has it but for its units."""
+    """Return what came of a data set, as JSON has it except for its units."""
     counts = chunks.counts()
     return {
         "fingerprint": chunks.catalogue.fingerprint,
@@ -297,14 +244,6 @@ def _told(progress: WarmProgress, seconds: float) -> str:
     return " · ".join(words)
 
 
-def _print_as_json(cache: str, warmed: dict[str, dict[str, Any]], total: dict[str, Any], seconds: float) -> None:
-    about = {"cache": str(Path(cache).absolute()), "seconds": round(seconds, 3)}
-    for one in warmed.values():
-        one["units"] = None if one["units"] is None else dataclasses.asdict(one["units"])
-    total["num_samples"] = sum(one["num_samples"] for one in warmed.values())
-    print_json(about | (warmed[""] if "" in warmed else total | {"datasets": warmed}))
-
-
 def _print_end(console: Console, cache: str, warmed: Mapping[str, Any], seconds: float) -> None:
     if warmed["units"] is not None:
         print_line(console, f"{warmed['units']}.")
@@ -314,18 +253,15 @@ def _print_end(console: Console, cache: str, warmed: Mapping[str, Any], seconds:
     built = f"{count_text(num_built, 'chunk')} built, {fetched}{reused}"
     if warmed["num_not_uploaded"]:
         left = count_text(warmed["num_not_uploaded"], "chunk")
-        print_line(console, f"{left} could not be put into the mirror: the same command tries again.", "yellow")
-    size, held = (
-        bytes_text(warmed["size_bytes"]),
-        f"{count_text(num_present)} of {count_text(warmed['num_chunks'])} chunks",
-    )
+        print_line(console, f"{left} could not be uploaded to the mirror: the same command tries again.", "yellow")
+    size, held = bytes_text(warmed["size_bytes"]), f"{num_present:,} of {warmed['num_chunks']:,} chunks"
     if warmed["was_stopped"]:
         print_line(console, f"Stopped with {held} in the cache ({size}): {built}.", "yellow")
         print_line(console, "The same command goes on from there.")
     elif warmed["is_full"]:
         print_line(console, f"{cache} is full: it holds {held} ({size}). {built}.", "yellow")
-        others = "the others are built each time they are needed, unless the limit is raised"
-        print_line(console, f"Training works; {others}.")
+        others = "builds the others each time it needs them, unless the limit is raised"
+        print_line(console, f"Training works, and {others}.")
     elif num_built + num_fetched == 0:
         print_line(console, f"{cache} was warm already: {held}, {size}.", "green")
     else:

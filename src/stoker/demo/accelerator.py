@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from stoker.doctor.step import TimedStep
 from stoker.fields.spec import Arrays
 
 
@@ -17,60 +17,39 @@ class TimeRange(NamedTuple):
 
 
 class SimulatedAccelerator:
-    """An accelerator that only takes time: a step is a wait, in which other threads have the machine.
-
-        loop    fetch 0 │ fetch 1 ·· wait │ fetch 2 ·· wait
-        steps           │█ step 0 ████████│█ step 1 ████████     a fetch shorter than a step costs nothing
+    """An accelerator that only takes time, in which other threads have the machine; see `TimedStep`.
 
     Args:
         step_s: Seconds that a step takes.
-        clock: Gives the time in seconds.
-        wait: Waits for a number of seconds.
+        **clock: As of `TimedStep`.
     """
 
-    def __init__(
-        self,
-        step_s: float,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
+    def __init__(self, step_s: float, **clock: Any) -> None:
         self.step_s = step_s
-        self._clock = clock
-        self._wait = wait
-        self._free_at = 0.0
+        self._timed = TimedStep(step_s, **clock)
         self._steps: list[TimeRange] = []
 
     @property
     def description(self) -> str:
         """What it is, for the screen."""
-        return f"simulated: each step is a timed wait of {self.step_s * 1e3:.2f} ms"
+        return f"simulated: each step is {self._timed.text}"
 
-    def step(self, _: Arrays, /) -> None:
+    def step(self, batch: Arrays, /) -> None:
         """Begin a step, and return while it runs: the loop fetches the next batch meanwhile, as with CUDA.
 
-        Blocks: until the step before is done.
+        Blocks: until the step before is nearly done.
         """
-        self._wait_until_free()
-        # Who comes before the last step has ended begins right behind it, however late a wait returns: the step was
-        # in the accelerator's queue. Who comes later begins now.
-        self._free_at = max(self._free_at, self._arrived) + self.step_s
-        self._steps.append(TimeRange(self._free_at - self.step_s, self._free_at))
+        self._timed.begin(batch)
+        self._steps.append(TimeRange(self._timed.free_at - self.step_s, self._timed.free_at))
 
     def finish(self) -> Sequence[TimeRange]:
         """Return when each step since the last call ran, by `time.perf_counter`.
 
         Blocks: until the last one is done.
         """
-        self._wait_until_free()
+        self._timed.finish()
         steps, self._steps = self._steps, []
         return steps
-
-    def _wait_until_free(self) -> None:
-        self._arrived = now = self._clock()
-        while now < self._free_at:
-            self._wait(self._free_at - now)
-            now = self._clock()
 
 
 def waited_s(fetches: Sequence[TimeRange], steps: Sequence[TimeRange], *, start: float) -> float:

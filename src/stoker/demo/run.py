@@ -125,25 +125,10 @@ def run_demo(
     try:
         with progress(console) as bar:
             contest = _Contest(data=data, link=link, work=work, console=console, bar=bar, num_epochs=num_epochs)
-            contest.say("data set", data.told)
-            contest.say("", f"{'found' if data.was_there else 'written'} in {data.folder}")
-            contest.say("remote store", f"simulated: local files behind {link.told}")
-            cold: list[str] = []
-            ways = contest.run_ways(contest.calibrate(), cold)
-            checks = (_check_rows(data, ways), *contest.check_bytes(cold))
+            result = contest.run()
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    result = DemoResult(
-        ways=tuple(ways),
-        checks=checks,
-        num_rows=num_rows,
-        num_epochs=num_epochs,
-        setting=contest.setting,
-        machine=machine() | {"versions": ", ".join(map(" ".join, versions().items()))},
-        wall_s=time.perf_counter() - start,
-        when=datetime.now(UTC).date().isoformat(),
-        notes=tuple(contest.notes),
-    )
+    result = replace(result, wall_s=time.perf_counter() - start)
     if html is not None:
         write_page(demo_html(result), html)
     print_demo(result, console, html=html)
@@ -169,6 +154,25 @@ class _Contest:
         urls = tuple(map(str, self.data.paths))
         self.remote = Source(urls, self.link)
         self.local = Source(urls, storage_for(str(self.data.folder), storage_options=None))
+
+    def run(self) -> DemoResult:
+        """Train all ways, and return what they gave; `wall_s` is left to the caller."""
+        self.say("data set", self.data.told)
+        self.say("", f"{'found' if self.data.was_there else 'written'} in {self.data.folder}")
+        self.say("remote store", f"simulated: local files behind {self.link.told}")
+        cold: list[str] = []
+        ways = self.run_ways(self.calibrate(), cold)
+        return DemoResult(
+            ways=tuple(ways),
+            checks=(_check_rows(self.data, ways), *self.check_bytes(cold)),
+            num_rows=self.data.num_rows,
+            num_epochs=self.num_epochs,
+            setting=self.setting,
+            machine=machine() | {"versions": ", ".join(map(" ".join, versions().items()))},
+            wall_s=0.0,
+            when=datetime.now(UTC).date().isoformat(),
+            notes=tuple(self.notes),
+        )
 
     def say(self, name: str, text: str) -> None:
         """Print something of the setting, and keep it where it has a name."""

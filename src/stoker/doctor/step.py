@@ -30,11 +30,17 @@ class TimedStep:
 
     is_given = True
 
-    def __init__(self, step_s: float) -> None:
+    def __init__(
+        self,
+        step_s: float,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
         if not step_s > 0:
             raise ValueError(f"a step must take some time, not {step_s} s")
-        self.step_s = step_s
-        self._free_at = 0.0
+        self.step_s, self.free_at = step_s, 0.0
+        self._clock, self._wait = clock, wait
 
     @property
     def text(self) -> str:
@@ -46,10 +52,10 @@ class TimedStep:
 
         Blocks: until the device takes it.
         """
-        arrived = time.perf_counter()
+        arrived = self._clock()
         self._wait_until(_QUEUE_S)
         # A batch that arrives before the last step has ended begins right after it, however late the wait returns.
-        self._free_at = max(self._free_at, arrived) + self.step_s
+        self.free_at = max(self.free_at, arrived) + self.step_s
 
     def finish(self) -> None:
         """Wait for the last step's end."""
@@ -61,8 +67,8 @@ class TimedStep:
 
     def _wait_until(self, left_s: float) -> None:
         """Wait until no more than `left_s` of the steps begun so far is still to come."""
-        while (now := time.perf_counter()) < self._free_at - left_s:
-            time.sleep(self._free_at - left_s - now)
+        while (now := self._clock()) < self.free_at - left_s:
+            self._wait(self.free_at - left_s - now)
 
 
 class FunctionStep:
