@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from stoker.cli.arguments import OK, at_least_0
-from stoker.cli.target import counting, planned
+from stoker.cli.target import counting, planned, steps_of
 from stoker.errors import printable
 from stoker.loader.explain import Explanation, SourceRow, explain, find_all
 from stoker.loader.orders import CountedSets, Orders
@@ -23,8 +23,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     shard = RankShare(options.rank, options.world_size)
     with counting() as (_, show):
         known, orders = planned(options, show)
-    global_size = options.batch_size * options.world_size
-    steps = Steps(lane_sizes=orders.order.lane_sizes, global_batch_size=global_size, remainder=options.remainder)
+    steps = steps_of(options, orders)
     if options.find:
         return _find(options, known, orders, steps, console)
     if options.step >= steps.num_steps:
@@ -64,17 +63,9 @@ def _place(row: SourceRow, known: CountedSets) -> tuple[str, str]:
 def _print_json(found: Explanation, known: CountedSets, steps: Steps) -> None:
     def sample(unit: int, row: SourceRow) -> dict[str, Any]:
         row_groups = known.named[row.dataset or ""].catalogue.fragments[row.chunk].row_groups
-        return {
-            "unit": unit,
-            "dataset": row.dataset,
-            "file": row.url,
-            "row_group": row.row_group,
-            "row": row.row,
-            "chunk": row.chunk,
-            "chunk_row": row.chunk_row,
-            "chunk_row_groups": [row_groups[0], row_groups[-1]],
-            "is_padding": row.is_padding,
-        }
+        about = row._asdict()
+        about |= {"unit": unit, "file": about.pop("url"), "chunk_row_groups": [row_groups[0], row_groups[-1]]}
+        return about
 
     print_json(
         {

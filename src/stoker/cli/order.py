@@ -63,15 +63,10 @@ def quality(options: argparse.Namespace, console: Console) -> int:
 
 
 def _as_json(found: Quality) -> dict[str, object]:
-    return {
-        "num_batches": found.num_batches,
-        "chi_square": found.chi_square,
+    names = ("num_batches", "chi_square", "chunks_per_window", "chunks_per_lane", "window_for_weak", "sentence")
+    return {name: getattr(found, name) for name in names} | {
         "num_chunks_a_batch": found.num_chunks,
         "num_files_a_batch": found.num_files,
-        "chunks_per_window": found.chunks_per_window,
-        "chunks_per_lane": found.chunks_per_lane,
-        "window_for_weak": found.window_for_weak,
-        "sentence": found.sentence,
         "shares": [dataclasses.asdict(share) for share in found.shares] if len(found.shares) > 1 else None,
     }
 

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from stoker.cli.arguments import FAILED, OK
-from stoker.cli.target import counting, planned
+from stoker.cli.target import counting, planned, steps_of
 from stoker.host.machine import num_cores
 from stoker.loader.config import plain_window
 from stoker.loader.orders import needed_chunks
 from stoker.paint import print_json, print_line
 from stoker.plan.readiness import look_for
-from stoker.sampling import RankShare, Steps
+from stoker.sampling import RankShare
 from stoker.words import bytes_text, count_text, duration_text
 
 
@@ -27,11 +27,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     shards = [RankShare(rank, options.world_size) for rank in ranks]
     with counting() as (_, show):
         known, orders = planned(options, show)
-    steps = Steps(
-        lane_sizes=orders.order.lane_sizes_in(options.epoch),
-        global_batch_size=options.batch_size * options.world_size,
-        remainder=options.remainder,
-    )
+    steps = steps_of(options, orders)
     which = range(options.first_step, min(options.first_step + options.steps, steps.num_steps))
     if not which:
         num_steps = count_text(steps.num_steps, "step")

@@ -25,6 +25,7 @@ from stoker.loader.config import parse_unit
 from stoker.loader.orders import CountedSets, Orders
 from stoker.paint import make_console, progress
 from stoker.plan.known import open_known, plan_orders
+from stoker.sampling import Steps
 from stoker.words import count_text
 
 Show: TypeAlias = OnCount
@@ -180,3 +181,12 @@ def planned(options: argparse.Namespace, show: Show) -> tuple[CountedSets, Order
     known = open_known(target_of(options), cache=cache, unit=unit_of(options), on_count=show)
     order = {name: getattr(options, name) for name in ("shuffle", "seed", "window", "lanes")}
     return known, plan_orders(known, **order)
+
+
+def steps_of(options: argparse.Namespace, orders: Orders) -> Steps:
+    """Return the steps of the epoch that the arguments name."""
+    return Steps(
+        lane_sizes=orders.order.lane_sizes_in(options.epoch),
+        global_batch_size=options.batch_size * options.world_size,
+        remainder=options.remainder,
+    )

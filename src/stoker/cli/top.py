@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stoker.cli.arguments import OK
 from stoker.metrics.status import running
-from stoker.paint import cells, facts, print_json, table
+from stoker.paint import facts, print_json, table
 from stoker.words import bar_text, bytes_text, count_text, duration_text, time_text
 
 _NOBODY = (
@@ -187,28 +187,27 @@ def _stage_table(recent: Mapping[str, Any], width: int) -> Table:
 def _overview(loaders: Sequence[Mapping[str, Any]], width: int) -> Table:
     heads = ["pid", "rank", "data set", "busy", "stall", "samples/s", "epoch"]
     heads += ["ready", "left"] if width >= _WIDE else []
-    made = table(*heads, numbers=[head for head in heads if head not in ("data set", "busy")])
-    made.columns[2].ratio = 1
     name_width = max(8, width - (82 if width >= _WIDE else 62))
+    rows: list[list[str | Text]] = []
     for loader in loaders:
         recent, total = loader["recent"], loader["total"]
         style = _style(recent["stall_share"]) if recent["num_steps"] else "dim"
+        busy = bar_text(recent["busy_share"], 10, rest="░") if recent["num_steps"] else "no step".ljust(10)
         share, left = _progress(loader)
         row: list[str | Text] = [
             str(loader["pid"]),
             str(loader["rank"]),
             _short(loader["dataset"], name_width),
-            Text(
-                bar_text(recent["busy_share"], 10, rest="░") if recent["num_steps"] else "no step".ljust(10),
-                style=style,
-            ),
+            Text(busy, style=style),
             Text(f"{recent['stall_share']:.1%}", style=style),
             count_text(recent["samples_per_s"]),
             f"{total['epoch']} {share:4.0%}",
             str(total["num_ready"]),
             left,
         ]
-        made.add_row(*cells(*row[: len(heads)]))
+        rows.append(row[: len(heads)])
+    made = table(*heads, rows=rows, numbers=[head for head in heads if head not in ("data set", "busy")])
+    made.columns[2].ratio = 1
     return made
 
 

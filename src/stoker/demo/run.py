@@ -125,10 +125,9 @@ def run_demo(
     try:
         with progress(console) as bar:
             contest = _Contest(data=data, link=link, work=work, console=console, bar=bar, num_epochs=num_epochs)
-            result = contest.run()
+            result = contest.run(start)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    result = replace(result, wall_s=time.perf_counter() - start)
     if html is not None:
         write_page(demo_html(result), html)
     print_demo(result, console, html=html)
@@ -155,8 +154,8 @@ class _Contest:
         self.remote = Source(urls, self.link)
         self.local = Source(urls, storage_for(str(self.data.folder), storage_options=None))
 
-    def run(self) -> DemoResult:
-        """Train all ways, and return what they gave; `wall_s` is left to the caller."""
+    def run(self, start: float) -> DemoResult:
+        """Train all ways, and return what they gave; `start` is when everything began."""
         self.say("data set", self.data.told)
         self.say("", f"{'found' if self.data.was_there else 'written'} in {self.data.folder}")
         self.say("remote store", f"simulated: local files behind {self.link.told}")
@@ -169,7 +168,7 @@ class _Contest:
             num_epochs=self.num_epochs,
             setting=self.setting,
             machine=machine() | {"versions": ", ".join(map(" ".join, versions().items()))},
-            wall_s=0.0,
+            wall_s=time.perf_counter() - start,
             when=datetime.now(UTC).date().isoformat(),
             notes=tuple(self.notes),
         )
