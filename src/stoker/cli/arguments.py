@@ -47,7 +47,7 @@ def part(text: str) -> tuple[int, int]:
     """Return which one of how many parts, from "0/8" to "7/8"."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part: of eight, the first is 0/8 and the last 7/8")
+        raise argparse.ArgumentTypeError(f"{text!r} is no part: of eight parts, the first is 0/8 and the last 7/8")
     return int(match[1]), int(match[2])
 
 

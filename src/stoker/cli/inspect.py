@@ -258,9 +258,9 @@ def _print_sharing(found: SharingFound, console: Console, *, num_samples: int) -
     """Print what was found, and the argument that asks for it."""
     seen = f"in {count_text(found.num_rows, 'row')} that were read"
     if not found.keys:
-        print_line(console, f"Sharing would not pay: neighbouring rows repeat too little, {seen}.")
+        print_line(console, f"Deduplicating would not pay: neighbouring rows have too few equal values, {seen}.")
         return
-    print_line(console, f"Neighbouring rows share fields, {seen}:", "bold")
+    print_line(console, f"Fields that repeat from row to row, {seen}:", "bold")
     rows = [
         (
             one.key,
@@ -270,17 +270,17 @@ def _print_sharing(found: SharingFound, console: Console, *, num_samples: int) -
         )
         for one in found.keys
     ]
-    heads = ("key", "rows a run", "of a row", "fields that do not change within a run")
+    heads = ("key", "rows per run", "share of a row", "fields that do not change within a run")
     console.print(table(*heads, rows=rows, numbers=heads[1:3], folds=heads[3:]))
     console.print()
     kept, shuffled = found.row_bytes / found.kept_bytes, found.row_bytes / found.shuffled_bytes
-    few = "" if shuffled >= _MIN_FACTOR else ": does not pay, too few rows of a run meet"
-    carry = f"{kept:.1f} times less to carry with Loader(group_by={found.keys[0].key!r})"
+    few = "" if shuffled >= _MIN_FACTOR else ": does not pay, too few rows of a run are in one batch"
+    grouped = f"{kept:.1f} times smaller with Loader(group_by={found.keys[0].key!r})"
     facts = [
-        ("on SSD", f"{kept:.1f} times less, {_become(found.row_bytes, found.kept_bytes, num_samples)}"),
-        (f"a batch of {BATCH_SIZE:,}", carry),
-        ("", f"{shuffled:.2f} times less in random order over {count_text(found.window_rows, 'row')}{few}"),
-        ("ask for it with", f"Dataset(..., deduplicate={json.dumps(_deduplicate(found))})"),
+        ("on SSD", f"{kept:.1f} times smaller, {_become(found.row_bytes, found.kept_bytes, num_samples)}"),
+        (f"a batch of {BATCH_SIZE:,}", grouped),
+        ("", f"{shuffled:.2f} times smaller in random order over {count_text(found.window_rows, 'row')}{few}"),
+        ("write", f"Dataset(..., deduplicate={json.dumps(_deduplicate(found))})"),
     ]
     print_facts(console, facts)
 
@@ -302,34 +302,34 @@ def _print_narrowing(found: NarrowingFound, console: Console, *, num_samples: in
     if not found.fields:
         print_line(console, f"No field could be kept much narrower, {seen}.")
         return
-    print_line(console, f"Fields could be kept narrower, {seen}:", "bold")
+    print_line(console, f"Fields that fit into narrower types, {seen}:", "bold")
     rows = [
         (
             one.field,
             Text(f'"{one.storage_dtype}"', style="yellow" if one.error else "green"),
             f"{one.row_bytes:,.0f}",
             f"{one.kept_bytes:,.0f}",
-            f"within {one.error:.1g}" if one.error else "the same",
+            f"values within {one.error:.1g}" if one.error else "the same values",
         )
         for one in found.fields
     ]
-    heads = ("field", "storage_dtype", "bytes a row", "then", "what comes back")
+    heads = ("field", "storage_dtype", "bytes per row", "then", "batches have")
     console.print(table(*heads, rows=rows, numbers=heads[2:4], folds=heads[:1]))
     console.print()
     whole, exact, rounded = found.row_bytes, found.kept_bytes, found.rounded_bytes
-    less = f"{whole / exact:.2f} times less, {_become(whole, exact, num_samples)} with what comes back the same"
-    all_less = f"{whole / rounded:.2f} times less, {_become(whole, rounded, num_samples)} with all of them"
+    less = f"{whole / exact:.2f} times smaller, {_become(whole, exact, num_samples)} with those that keep every value"
+    all_less = f"{whole / rounded:.2f} times smaller, {_become(whole, rounded, num_samples)} with all of them"
     first = found.fields[0]
     facts = [
         ("on SSD", less),
         ("", all_less if rounded < exact else ""),
-        ("on a device", "widened there, behind the copy of so many bytes less: give all of them that you can"),
-        ("on the host", "widening takes time of its own, most for bits and bfloat16"),
-        ("ask for it with", f'fields={{"{first.field}": Field(..., storage_dtype="{first.storage_dtype}"), ...}}'),
+        ("on a device", "values are widened there, so fewer bytes are copied: use as many of these as you can"),
+        ("on the host", "widening takes time, most for bits and bfloat16"),
+        ("write", f'fields={{"{first.field}": Field(..., storage_dtype="{first.storage_dtype}"), ...}}'),
     ]
     print_facts(console, facts)
-    fits = "A value that does not fit is an error when its chunk is built, which names it"
-    print_line(console, f"{fits}; integers have twice the room that these rows take.", "dim")
+    fits = "A value that does not fit is an error that names it, when its chunk is built"
+    print_line(console, f"{fits}; integers get twice the range that these rows take.", "dim")
 
 
 def _narrowing_json(found: NarrowingFound) -> dict[str, object]:
