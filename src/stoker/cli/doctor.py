@@ -60,7 +60,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
-    """Compare ranks and print."""
     results = []
     for name in options.ranks:
         try:

@@ -43,10 +43,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
         narrowing = find_narrowing(first.catalogue) if options.compact and not first.problems else None
     mixture = looked_at.mixture
     if options.json:
-        shared = {} if sharing is None else {"sharing": _sharing_json(sharing)}
-        narrow = {} if narrowing is None else {"narrowing": _narrowing_json(narrowing)}
         told = _inspection_json(first) if mixture is None else _mixture_json(looked_at, mixture)
-        print_json(told | shared | narrow)
+        if sharing is not None:
+            more = {"kept_bytes": sharing.kept_bytes, "shuffled_bytes": sharing.shuffled_bytes}
+            told["sharing"] = asdict(sharing) | more | {"deduplicate": _deduplicate(sharing)}
+        if narrowing is not None:
+            more = {"kept_bytes": narrowing.kept_bytes, "rounded_bytes": narrowing.rounded_bytes}
+            told["narrowing"] = asdict(narrowing) | more
+        print_json(told)
     elif mixture is not None:
         _print_mixture(looked_at, mixture, console)
     else:
@@ -213,7 +217,6 @@ def _print_mixture(found: Inspection, mixture: Mixture, console: Console) -> Non
 
 
 def _inspection_json(found: DatasetInspection) -> dict[str, object]:
-    """Return all of it as JSON can write it."""
     source, dataset = found.source, found.catalogue.dataset
     return {
         "sources": list(map(str, dataset.sources)),
@@ -240,7 +243,6 @@ def _inspection_json(found: DatasetInspection) -> dict[str, object]:
 
 
 def _mixture_json(found: Inspection, mixture: Mixture) -> dict[str, object]:
-    """Return all of it as JSON can write it."""
     weights = mixture.weights
     return {
         "fingerprint": found.fingerprint,
@@ -255,7 +257,6 @@ def _mixture_json(found: Inspection, mixture: Mixture) -> dict[str, object]:
 
 
 def _print_sharing(found: SharingFound, console: Console, *, num_samples: int) -> None:
-    """Print what was found, and the argument that asks for it."""
     seen = f"in {count_text(found.num_rows, 'row')} that were read"
     if not found.keys:
         print_line(console, f"Deduplicating would not pay: neighbouring rows have too few equal values, {seen}.")
@@ -285,19 +286,12 @@ def _print_sharing(found: SharingFound, console: Console, *, num_samples: int) -
     print_facts(console, facts)
 
 
-def _sharing_json(found: SharingFound) -> dict[str, object]:
-    """Return what was found as JSON can write it."""
-    more = {"kept_bytes": found.kept_bytes, "shuffled_bytes": found.shuffled_bytes}
-    return asdict(found) | more | {"deduplicate": _deduplicate(found)}
-
-
 def _deduplicate(found: SharingFound) -> dict[str, list[str]]:
     """Return the argument of `Dataset` that asks for what was found."""
     return {one.key: list(one.patterns or (one.key,)) for one in found.keys}
 
 
 def _print_narrowing(found: NarrowingFound, console: Console, *, num_samples: int) -> None:
-    """Print what was found, and an argument that asks for it."""
     seen = f"in {count_text(found.num_rows, 'row')} that were read"
     if not found.fields:
         print_line(console, f"No field could be kept much narrower, {seen}.")
@@ -330,11 +324,6 @@ def _print_narrowing(found: NarrowingFound, console: Console, *, num_samples: in
     print_facts(console, facts)
     fits = "A value that does not fit is an error that names it, when its chunk is built"
     print_line(console, f"{fits}; integers get twice the range that these rows take.", "dim")
-
-
-def _narrowing_json(found: NarrowingFound) -> dict[str, object]:
-    """Return what was found as JSON can write it."""
-    return asdict(found) | {"kept_bytes": found.kept_bytes, "rounded_bytes": found.rounded_bytes}
 
 
 def _become(before: float, after: float, num_samples: int) -> str:

@@ -156,13 +156,13 @@ def _warm_on_ray(options: argparse.Namespace, messages: Console, stop_event: thr
     build = ray.remote(num_cpus=threads, max_retries=_NUM_TRIES, retry_exceptions=True, scheduling_strategy="SPREAD")(
         build_part
     )
-    left = {build.remote({**given, "part": (i, num_parts)}): i for i in range(num_parts)}
+    left = [build.remote({**given, "part": (i, num_parts)}) for i in range(num_parts)]
     told: list[Mapping[str, Any]] = []
     try:
         while left and not stop_event.is_set():
-            for done in ray.wait(list(left), timeout=_LOOK_S)[0]:
+            for done in ray.wait(left, timeout=_LOOK_S)[0]:
                 told.append(ray.get(done))
-                del left[done]
+                left.remove(done)
                 built, found = (sum(one[name] for one in told) for name in ("num_built", "num_present"))
                 chunks = f"{count_text(built, 'chunk')} built, {count_text(found - built)} were there"
                 messages.print(f"{len(told)} of {count_text(num_parts, 'part')}: {chunks}")

@@ -254,7 +254,6 @@ class _Contest:
         return WayResult(key=key, name=name, how=how, epochs=tuple(results))
 
     def _measure(self, epoch: Batches, what: str, digests: list[str] | None) -> EpochResult:
-        """Train one epoch and return what it gave."""
         fetches: list[TimeRange] = []
         num_rows = checksum = 0
         remote_before, cpu_before = self.link.bytes_read, time.process_time()
@@ -297,7 +296,6 @@ class _Contest:
         ]
 
     def _digests(self, name: str, source: Source, cache: Path | None, *, num_steps: int) -> list[str]:
-        """Return the digests of Stoker's first batches."""
         way = StokerLoader(source, cache=cache, num_threads=self.num_threads)
         with closing(way), closing(way.epoch(0)) as batches:
             return [digest_of(one) for one in self.counted(islice(batches, num_steps), f"{name}, byte by byte")]
