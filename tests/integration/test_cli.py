@@ -79,22 +79,13 @@ def test_help_names_every_command_and_exit_code(run):
 
 
 COMMANDS = [
-    "demo",
-    "inspect",
-    "warm",
-    "ready",
-    "cache",
-    "cache ls",
-    "cache verify",
-    "cache rm",
-    "explain",
-    "order",
-    "order quality",
+    *("demo", "doctor", "inspect", "vocabulary", "warm", "ready", "top", "explain", "trace"),
+    *("cache", "cache ls", "cache verify", "cache rm", "order", "order quality"),
 ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_has_examples_that_parse(run, command):
+def test_help_of_every_command_has_examples(run, command):
     code, out, _ = run(*command.split(), "--help")
     assert code == 0
     assert f"stoker {command}" in out.split("examples:")[1]
