@@ -135,6 +135,7 @@ _UNITS = _group(
 )
 _CORES = "(default: the cores this process may use)"
 _REMAINDER = _option("--remainder keep|drop|pad", "as your Loader has it")
+_ON_ERROR = _option("--on-error raise|substitute", "what becomes of bad rows, as your Loader has it")
 _PLAN_CACHE = _option(
     "--cache DIR", "the cache of a loader that has run: needed with a transform and no --window", folder
 )
@@ -206,11 +207,7 @@ _COMMANDS = (
                 _option("--step-time S", "how long a step takes, such as 0.01 or 10ms", seconds),
                 _option("--step MODULE:FUNCTION", "a function of a batch, such as train.py:step: it is measured"),
                 _option("--batch-size B", "samples per step (default: 4096)", at_least_1),
-                _option(
-                    "--device D",
-                    "give the step torch tensors on cpu, cuda, cuda:1, or numpy arrays (default: tensors if its module "
-                    "uses torch)",
-                ),
+                _option("--device D", "cpu, cuda, cuda:1: it gets tensors; numpy: arrays (default: by its module)"),
             ),
             _group(
                 "the loader, as training has it",
@@ -314,10 +311,7 @@ _COMMANDS = (
             _option("--shared", "share the cache folder with the users of its group"),
             _option("--threads N", f"threads that build {_CORES}", at_least_1),
             _option("--processes", "run the transform in --threads processes: for one that holds the GIL"),
-            _option(
-                "--on-error raise|substitute",
-                "what to do with chunks that cannot be built from their rows, as your Loader has it",
-            ),
+            _ON_ERROR,
             _UNITS,
         ),
     ),
@@ -346,7 +340,7 @@ _COMMANDS = (
             _UNITS,
             _option("--ranks R|A-B", "the ranks of this host, such as 8-15 (default: all)"),
             _REMAINDER,
-            _option("--on-error raise|substitute", "as your Loader has it"),
+            _ON_ERROR,
             _option("--mirror URL", "the cache's mirror: chunks that it has are fetched, not built"),
         ),
     ),
@@ -522,8 +516,7 @@ _COMMANDS = (
             _option("files FILE", "a trace, or a folder of traces", nargs="+"),
             _option(
                 "--name WHAT=REGEX",
-                "what event names that match REGEX mean: data, not_data, collate, synchronise or communication; may be "
-                "repeated",
+                "events whose names match are data, not_data, collate, synchronise or communication; may be repeated",
                 action="append",
             ),
         ),
