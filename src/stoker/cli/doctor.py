@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from stoker.cli.arguments import OK
-from stoker.cli.target import dataset_of, load_named
+from stoker.cli.target import single_dataset_of, load_named
 from stoker.dataset.dataset import Dataset
 from stoker.demo.data import MeteredLink, make_data, ranking_dataset
 from stoker.demo.run import default_folder
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _check(options)
     step = _step(options)  # what is wrong with it is said before anything else is looked at
     messages = make_console(stderr=True)
-    dataset = _demo(messages) if options.demo else dataset_of(options)
+    dataset = _demo(messages) if options.demo else single_dataset_of(options)
     interrupted: str | None = None
     with progress(messages) as bar:
         try:

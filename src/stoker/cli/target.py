@@ -38,7 +38,7 @@ _MAX_NAMES = 10
 _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
 
 
-def dataset_of(options: argparse.Namespace) -> Dataset:
+def single_dataset_of(options: argparse.Namespace) -> Dataset:
     """Return the data set that the arguments name, where the command takes no mixture.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stoker.cli.arguments import OK
-from stoker.cli.target import dataset_of
+from stoker.cli.target import single_dataset_of
 from stoker.dataset.vocabulary import Vocabulary
 from stoker.paint import make_console, print_facts, print_json, print_line, progress
 from stoker.words import count_text
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     older = Vocabulary.load(options.extend) if options.extend else None
     with progress(make_console(stderr=True)) as bar:
         found = Vocabulary.from_column(
-            dataset_of(options),
+            single_dataset_of(options),
             options.column,
             min_count=options.min_count,
             max_size=options.max_size,
