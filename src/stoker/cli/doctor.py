@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from stoker.cli.arguments import OK
-from stoker.cli.target import single_dataset_of, load_named
+from stoker.cli.target import load_named, single_dataset_of
 from stoker.dataset.dataset import Dataset
 from stoker.demo.data import MeteredLink, make_data, ranking_dataset
 from stoker.demo.run import default_folder
