@@ -203,6 +203,11 @@ def _paths(result: DoctorResult) -> Section:
     is_shown = 0 < demand_s <= _FAR * longest_s
     longest_s = 1.02 * max(longest_s, demand_s if is_shown else 0.0)
     bars, rows = list[Bar](), list[Row]()
+
+    def bar(name: str, rate_s: float, value: str, **look: Any) -> None:
+        name += ", beyond the scale" if rate_s > longest_s else ""
+        bars.append(Bar(name=name, value=value, share=rate_s / longest_s, **look))
+
     for path in numbers.paths:
         is_today, is_repeated = path is result.today, path.num_rounds > 1
         name = path.name + (", today" if is_today else "")
@@ -210,16 +215,14 @@ def _paths(result: DoctorResult) -> Section:
         low, high = min(path.rates, default=0.0), max(path.rates, default=0.0)
         spread = (low / longest_s, high / longest_s) if is_repeated and not path.is_disk_bound else None
         kind = "today" if is_today else "ours" if path in result.fixes[:1] else "plain"
-        said = f"{value}, beyond the scale" if path.rate_s > longest_s else value
-        bars.append(Bar(name=name, value=said, share=path.rate_s / longest_s, kind=kind, spread=spread))
+        bar(name, path.rate_s, value, kind=kind, spread=spread)
         share, limit = None if path.key in (RAM, SHARED) else result.busy_of(path), result.limit_of(path)
         busy = NONE if share is None else Share(share_text(share), share, share > 0.9)
         around = range_text(low, high) if is_repeated else NONE
         others = share_text(path.others)
         rows.append((name, value, busy, STAGE_NAMES[limit] if limit else NONE, around, str(path.num_rounds), others))
     for bound in result.bounds:
-        value = f"≤ {rate_text(bound.at_most_s)}"
-        bars.append(Bar(name=f"{bound.text}: a bound", value=value, share=bound.at_most_s / longest_s, kind="bound"))
+        bar(f"{bound.text}: a bound", bound.at_most_s, f"≤ {rate_text(bound.at_most_s)}", kind="bound")
     demand = f"what the step could eat: {rate_text(demand_s)}" if demand_s else ""
     return Section(
         title="The paths, each run whole",

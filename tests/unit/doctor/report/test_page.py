@@ -108,3 +108,9 @@ def test_a_page_can_be_checked_for_before_there_is_a_result(tmp_path):
     with pytest.raises(ValueError, match=r"doctor\.html"):
         check_report(tmp_path)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_bar_that_is_cut_off_says_so_in_its_name():
+    text = Page(report_html(DoctorResult(fed()))).text
+    assert text.count("with no step behind it, beyond the scale") == 1
+    assert "4.7 M, beyond" not in text
