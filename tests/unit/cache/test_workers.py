@@ -5,11 +5,11 @@ import signal
 import threading
 import time
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from tests.strategies import write_files
 from tests.unit.cache.chunk_files import read_arrays
+from tests.unit.cache.transforms import changing, doubled, dying, failing, waiting
 
 import stoker
 from stoker import FieldMismatchError, TransformError
@@ -19,26 +19,6 @@ from stoker.cache.threads import AdaptivePool
 from stoker.cache.workers import TransformProcesses
 from stoker.loader.fill import warm
 from stoker.testing import MemoryStorage
-
-
-def doubled(table):
-    return {"x": table["id"].to_numpy() * 2, "pid": np.full(table.num_rows, os.getpid())}
-
-
-def failing(table, *, at):
-    if at in table["id"].to_pylist():
-        raise KeyError("no such crossing")
-    return {"x": table["id"].to_numpy()}
-
-
-def dying(table):
-    if 300 in table["id"].to_pylist():
-        os._exit(7)
-    return {"x": table["id"].to_numpy()}
-
-
-def changing(table):
-    return {"x": table["id"].to_numpy().astype(np.int64 if table["id"][0].as_py() == 0 else np.int32)}
 
 
 @pytest.fixture
@@ -110,14 +90,6 @@ def test_a_process_that_dies_is_an_error_of_its_chunk_and_is_replaced(made):
     errors = [result for result in results.values() if result is not True]
     assert len(errors) == 1
     assert "exit code 7" in errors[0]
-
-
-def waiting(table, *, folder):
-    if table["id"][0].as_py() == 1:
-        (folder / "begun").touch()
-        while not (folder / "goes on").exists():
-            time.sleep(0.005)
-    return {"x": table["id"].to_numpy()}
 
 
 def test_what_an_interrupted_call_had_asked_for_is_not_the_answer_to_the_next_one(tmp_path):

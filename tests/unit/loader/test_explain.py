@@ -11,12 +11,12 @@ from stoker import Dataset, Loader
 
 def ids_of(folder, explanation):
     """Read the ids of the rows that an explanation names, straight from the files."""
-    files = {}
-    ids = []
+    groups = {}
     for row in explanation:
-        file = files.setdefault(row.url, pq.ParquetFile(row.url))
-        ids.append(file.read_row_group(row.row_group, columns=["id"])["id"][row.row].as_py())
-    return np.array(ids, dtype=np.int64)
+        if (row.url, row.row_group) not in groups:
+            table = pq.ParquetFile(row.url).read_row_group(row.row_group, columns=["id"])
+            groups[row.url, row.row_group] = table["id"].to_pylist()
+    return np.array([groups[row.url, row.row_group][row.row] for row in explanation], dtype=np.int64)
 
 
 @pytest.fixture
