@@ -44,9 +44,8 @@ class Finding:
     Attributes:
         name: The case.
         is_named: Whether the verdict names what was planted.
-        errors: |promised / measured - 1| of each fix; of a promised range, how far it was missed; to as many times what
-            today's path gave beside it, where that is less.
-        to_rates: The same of the one rate that the page shows first, whatever today's path gave.
+        errors: |promised / measured - 1| of each fix; of a promised range, how far it was missed.
+        to_rates: The same of the one rate that the page shows first, where a range is promised, too.
         num_ranges: Fixes whose promise is a range, since their repeats did not agree.
         num_open: Fixes that could not be run once more.
         remark: All of it as a line.
@@ -135,27 +134,25 @@ def examine_case(case: Case, folder: Path, *, budget_s: float = BUDGET_S, verify
 
 def _find(case: Case, folder: Path) -> Finding:
     result = examine_case(case, folder)
-    verified = [path for path in result.numbers.paths if path.came_s is not None and path is not result.today]
+    verified = [path for path in result.numbers.paths if path.came_s is not None]
     open_ends = [f", {fix.key} not run once more" for fix in result.fixes if fix.came_s is None]
     is_named = case.stages <= set(result.stages)
     mark = "named" if is_named else f"NOT NAMED, but {', '.join(result.stages)}"
     promised = [" to ".join(dict.fromkeys(f"{rate_s:,.0f}" for rate_s in path.promised)) for path in verified]
     to_rates = [path.rate_s / path.came_s - 1 for path in verified if path.came_s]
     tried = ", ".join(
-        f"{path.key} {said} promised, {path.came_s:,.0f} came "
-        f"({result.error_of(path):+.0%}; {off:+.0%} of {path.rate_s:,.0f})"
+        f"{path.key} {said} promised, {path.came_s:,.0f} came ({path.error:+.0%}; {off:+.0%} of {path.rate_s:,.0f})"
         for path, said, off in zip(verified, promised, to_rates, strict=True)
     )
     return Finding(
         name=case.name,
         is_named=is_named,
-        errors=[abs(result.error_of(path)) for path in verified],
+        errors=[abs(path.error) for path in verified],
         to_rates=[abs(error) for error in to_rates],
         num_ranges=sum(path.promised[0] < path.promised[1] for path in verified),
         num_open=len(open_ends),
         remark=f"{case.name}: {', '.join(sorted(case.stages))} {mark} ({result.sure}); {tried or 'nothing to mend'}"
-        + "".join(open_ends)
-        + ("" if result.pace == 1 else f"; today's path gave {result.pace:.2f} of before beside them"),
+        + "".join(open_ends),
     )
 
 

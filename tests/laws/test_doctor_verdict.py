@@ -350,21 +350,6 @@ def test_a_path_that_gave_no_more_than_todays_when_it_was_run_once_more_is_not_a
     assert [fix.key for fix in DoctorResult(lasting).fixes] == [TENSORS]
 
 
-def test_a_promise_is_kept_where_a_slower_machine_gives_as_many_times_what_todays_path_gives():
-    slower, larger = path(TENSORS, 1e5, came_s=6e4), path(LARGER, 3e5, came_s=1.8e5)
-    measured = numbers({TENSORS: slower, RAM: 1e6, SUPPLY: 1e5, LARGER: larger}, stages=())
-    result = DoctorResult(measured)
-    assert result.pace == pytest.approx(0.6)
-    assert result.error_of(larger) == pytest.approx(0, abs=1e-9)
-    assert result.error_of(slower) == pytest.approx(1 / 0.6 - 1)
-    assert [fix.key for fix in result.fixes] == [LARGER]
-    assert any("today's path gave 60,000 samples/s" in note and "pace changed" in note for note in result.notes)
-    assert not any("rely on neither" in note for note in result.notes)
-    alone = DoctorResult(numbers({TENSORS: 1e5, RAM: 1e6, SUPPLY: 1e5, LARGER: larger}, stages=()))
-    assert alone.error_of(larger) == pytest.approx(3 / 1.8 - 1)
-    assert any("rely on neither" in note for note in alone.notes)
-
-
 def test_an_interrupted_examination_says_so_and_what_it_knows():
     known = dataclasses.replace(starved(), interrupted="tensors on SSD")
     known = dataclasses.replace(known, paths=known.paths[:1])

@@ -312,14 +312,9 @@ class _Examination:
         return step is not None and not step.is_given and run.cores_used > _SHARES * (1 - run.others)
 
     def _verify(self) -> None:
-        """Run the best fixes once more, some times in turn, as far as there is time and others leave the cores.
-
-        Where today's path is quick to run, too, it is run beside them: the machine's pace may have changed.
-        """
-        budget_s, today = self._settings.budget_s, self._tried[self._today]
-        fixes = [self._tried[fix.key] for fix in DoctorResult(self._numbers()).fixes[: self._settings.verify]]
-        has_today = bool(fixes) and today.takes_s(self._seconds) <= 2 * self._seconds
-        ways = [*fixes, *([today] if has_today else [])]
+        """Run the best fixes once more, some times in turn, as far as there is time and others leave the cores."""
+        budget_s = self._settings.budget_s
+        ways = [self._tried[fix.key] for fix in DoctorResult(self._numbers()).fixes[: self._settings.verify]]
         seconds = max(LEAST_S, min(2 * _MOST_S, _VERIFY * budget_s / max(1, _CHECKS * len(ways))))
         for way in (way for i in range(2 * _CHECKS) for way in ways[:: (-1) ** i]):
             num = len(way.comparable[1])
@@ -336,10 +331,10 @@ class _Examination:
             if run.samples_s > 0:
                 way.came.append(run)
         told = f"once more (a run takes about {time_text(seconds)})"
-        self._unmeasured += [f"{way.name} {told}" for way in fixes if way in ways and not way.came]
+        self._unmeasured += [f"{way.name} {told}" for way in ways if not way.came]
         self._notes += [
             f"{way.name} could not be verified: other processes took more of the processors meanwhile than before."
-            for way in fixes
+            for way in ways
             if way.came and not way.comparable[1]
         ]
 

@@ -157,16 +157,13 @@ def sections(result: DoctorResult) -> Iterator[Section]:
     yield _advice(result)
     came = [path for path in numbers.paths if path.came_s is not None]
     if came:
-        lead = (
-            "Run once more at the end, in samples/s. A rate is off by 0 % where it lies in the range, or is as many "
-            "times what today's path gave beside it."
-        )
+        lead = "The changes that helped, run once more at the end, in samples/s. Inside a range, a rate is off by 0 %."
         rows = list[Row]()
         for path in came:
-            times = f"{factor_text((path.came_s or 0) / (result.pace * result.today.rate_s))}×"
-            name, promised = path.name + (", today" if path is result.today else ""), range_text(*path.promised)
-            rows.append((name, promised, rate_text(path.came_s or 0), times, f"{result.error_of(path):+.1%}"))
-        head = ("path", ">before", ">came", ">× today", ">off what was promised")
+            times = f"{factor_text((path.came_s or 0) / result.today.rate_s)}×"
+            promised = range_text(*path.promised)
+            rows.append((path.name, promised, rate_text(path.came_s or 0), times, f"{path.error:+.1%}"))
+        head = ("change", ">promised", ">came", ">× today", ">off what was promised")
         yield Section(title="Verified", lead=lead, head=head, rows=rows)
     if numbers.stages:
         yield _stages(result)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -153,14 +153,6 @@ class DoctorResult:
     def busy(self) -> float | None:
         """Share of the time in which the step runs today; None without one."""
         return None if self.demand_s is None else self.today.rate_s / self.demand_s
-
-    @property
-    def pace(self) -> float:
-        """What today's path gave when it was run once more beside the fixes, over what it gave before; 1 if it was not.
-
-        Rates that were promised before are to be compared with those that came at this pace.
-        """
-        return self.today.came_s / self.today.rate_s if self.today.came_s and self.today.rate_s > 0 else 1.0
 
     @property
     def epoch_s(self) -> float:
@@ -299,15 +291,6 @@ class DoctorResult:
         """Return the share of the time in which the step runs on a path; None where another step or none ran."""
         return path.rate_s / self.demand_s if self.demand_s is not None and self.is_comparable(path) else None
 
-    def error_of(self, path: PathResult) -> float:
-        """Return what was promised of a path over what came when it was run once more, minus one; 0 where it was not.
-
-        A promise is kept where its rate comes, or as many times what today's path gives beside it: a machine's pace
-        changes.
-        """
-        pace = 1.0 if path is self.today else self.pace
-        return min(path.error, replace(path, came_s=path.came_s and path.came_s / pace).error, key=abs)
-
     def parts_of(self, path: PathResult) -> tuple[tuple[str, str, float], ...]:
         """Return where the time between two steps goes on a path, for as many samples as today's steps have.
 
@@ -365,7 +348,7 @@ class DoctorResult:
 
     def _lasts(self, path: PathResult) -> bool:
         """Whether a path gave more than today's when it was run once more, too, if it was."""
-        return path.came_s is None or path.came_s > _GAIN * self.pace * self.today.rate_s
+        return path.came_s is None or path.came_s > _GAIN * self.today.rate_s
 
     def _chance_of(self, path: PathResult) -> float:
         """Return how much more than today's path one may give by chance, as a share; half as much more is none."""
@@ -527,15 +510,8 @@ class DoctorResult:
                 f"{what} gave {range_text(min(today.rates), max(today.rates))} samples/s: "
                 "nothing that follows from it is certain."
             )
-        if today.came_s and abs(today.error) > _BROKEN:
-            notes.append(
-                f"Run once more beside the fixes, today's path gave {rate_text(today.came_s)} samples/s, not the "
-                f"{range_text(*today.promised)} of before: the machine's pace changed, and other rates with it."
-            )
         for path in numbers.paths:
-            if path is today:
-                continue
-            if path.came_s is not None and abs(self.error_of(path)) > _BROKEN:
+            if path.came_s is not None and abs(path.error) > _BROKEN:
                 notes.append(
                     f"Run once more, {path.name} gave {rate_text(path.came_s)} samples/s, not the "
                     f"{range_text(*path.promised)} promised before: rely on neither."
