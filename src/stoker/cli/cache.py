@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from stoker.cache import admin
-from stoker.cache.folder import is_cache
 from stoker.cache.disk import DatasetEntry
+from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
 from stoker.cli.arguments import DAMAGED, FAILED, OK
 from stoker.errors import CacheError
