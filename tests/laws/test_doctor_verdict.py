@@ -230,6 +230,13 @@ def test_a_loop_that_did_not_wait_is_fed_though_the_machine_was_faster_when_batc
     assert verdict.sure != "certain"
 
 
+def test_a_path_that_gave_more_is_compared_with_the_very_batches_in_ram_that_it_gave_more_than():
+    """Alone, they may well have given more than the path did."""
+    verdict = DoctorResult(numbers({SOURCE: 1e5, RAM: 9e5, SHARED: 3e5, SUPPLY: 1e5, TENSORS: 4e5}))
+    (note,) = (note for note in verdict.notes if "times what came" in note)
+    assert "1.3 times what came of batches in RAM, a loader beside them" in note
+
+
 def test_without_a_step_the_verdict_says_what_steps_the_supply_can_carry():
     verdict = DoctorResult(without_step())
     assert (verdict.kind, verdict.stages, verdict.busy) == ("open", ("fetch",), None)

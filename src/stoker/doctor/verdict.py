@@ -519,9 +519,9 @@ class DoctorResult:
             elif path.came_s is not None and not self._lasts(path):
                 came = f"{rate_text(path.came_s)} samples/s, hardly more than today's path"
                 notes.append(f"Run once more, {path.name} gave {came}: it is not advised.")
-        if self._drift > _DRIFTED:
+        if self._base is not None and self._drift > _DRIFTED:
             notes.append(
-                f"A path gave the step {factor_text(self._drift)} times what batches in RAM gave: the machine's "
+                f"A path gave the step {factor_text(self._drift)} times what came of {self._base.name}: the machine's "
                 "speed changed between runs, so these rates cannot be compared closely."
             )
         ram, shared = numbers.path(RAM), numbers.path(SHARED)
