@@ -385,7 +385,8 @@ class _Examination:
             num_rounds=len(runs),
             batch_size=way.batch_size,
             has_step=way.has_step and self._settings.step is not None,
-            stages=last.stages,
+            # As of the rates: a run that was disturbed says nothing of what limits.
+            stages={key: statistics.median(run.stages.get(key, 0.0) for run in runs) for key in last.stages},
             build_share=statistics.fmean(run.build_share for run in runs),
             num_builders=last.num_builders,
             stall=statistics.fmean(run.stall for run in runs),
