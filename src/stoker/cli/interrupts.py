@@ -16,6 +16,8 @@ _Handler = Callable[..., object]
 
 # What Python runs when it finds that an object is gone: an exception raised from there is printed and lost.
 _FINALIZERS = frozenset((weakref.__file__, _weakrefset.__file__))
+# What pyarrow imports when it first makes an array NumPy's: it takes any exception for a sign that there is none.
+_IMPORTED_BY_ARROW = "pandas"
 _AGAIN_S = 0.01
 
 
@@ -23,13 +25,14 @@ _AGAIN_S = 0.01
 def ending_in_order() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that what was begun is put away; a second one ends it at once.
 
-    Neither is lost where it comes while Python finalizes an object: it is raised as soon as that is over.
+    Neither is lost where it comes while Python finalizes an object, or pyarrow imports pandas: it is raised as soon as
+    that is over.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if _is_finalizing(frame):
+        if _loses_exceptions(frame):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         else:
             raise KeyboardInterrupt
@@ -59,10 +62,13 @@ def stoppable(messages: Console) -> Iterator[threading.Event]:
         yield stop_event
 
 
-def _is_finalizing(frame: FrameType | None) -> bool:
-    """Return whether what a signal interrupted was called to finalize an object."""
+def _loses_exceptions(frame: FrameType | None) -> bool:
+    """Return whether a signal interrupted what finalizes an object, or the import of pandas."""
     while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename in _FINALIZERS:
+        name = frame.f_code.co_name
+        if name == "__del__" or frame.f_code.co_filename in _FINALIZERS:
+            return True
+        if name == "<module>" and frame.f_globals.get("__name__") == _IMPORTED_BY_ARROW:
             return True
         frame = frame.f_back
     return False

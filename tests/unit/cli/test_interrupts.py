@@ -6,6 +6,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -60,6 +61,16 @@ def test_a_signal_that_comes_while_an_object_is_finalized_is_raised_behind_it(wh
     weakref.finalize(held[0], signal.raise_signal, which)
     with pytest.raises(KeyboardInterrupt):
         ended(held.clear)
+
+
+@pytest.mark.parametrize("which", SIGNALS)
+def test_a_signal_that_comes_while_pyarrow_imports_pandas_is_raised_behind_it(which):
+    def import_as_pyarrow_does():
+        with suppress(BaseException):
+            exec("raise_signal(which)", {"__name__": "pandas", "raise_signal": signal.raise_signal, "which": which})
+
+    with pytest.raises(KeyboardInterrupt):
+        ended(import_as_pyarrow_does)
 
 
 def test_signals_are_answered_as_before_behind_the_block():
