@@ -182,7 +182,7 @@ def test_a_pool_that_is_gone_takes_nothing_along():
 
 
 @pytest.mark.parametrize("num_bytes", [1, 1000, 1 << 20, 5 << 20])
-def test_plain_buffers_begin_on_a_cache_line(num_bytes):
+def test_plain_memory_begins_on_a_cache_line(num_bytes):
     buffer = memory(num_bytes)
     assert buffer.nbytes == num_bytes
     assert buffer.ctypes.data % 64 == 0
