@@ -1,8 +1,12 @@
 """`watch` as a callback: the hooks of the real frameworks, where they are installed, in the order they come."""
 
+import copy
+import pickle
+
 import pytest
 from tests.unit.doctor.watched_loops import Clock
 
+from stoker.doctor.watch import callbacks
 from stoker.doctor.watch.callbacks import Hooks
 
 torch = pytest.importorskip("torch")
@@ -52,6 +56,27 @@ def test_hooks_count_steps_and_stalls_and_leave_interludes_out():
     assert report.stall_share == pytest.approx(0.75)
     assert report.num_left_out == 2
     assert report.num_steps == 60
+
+
+def test_a_pickle_or_copy_is_a_callback_of_its_own_and_leaves_functions_behind():
+    hooks = Hooks(warmup=2, on_report=lambda report: None)
+    for other in (pickle.loads(pickle.dumps(hooks)), copy.deepcopy(hooks)):
+        other.epoch_begins()
+        for _ in range(5):
+            other.step_begins()
+            other.step_ends()
+        other.epoch_ends()
+        assert (other.report().num_steps, other.report().num_warmup) == (5, 2)
+    assert hooks.report().num_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"), [("LightningWatch", "lightning.pytorch"), ("TransformersWatch", "transformers")]
+)
+def test_a_callback_of_a_framework_can_be_pickled(name, framework):
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    kind = getattr(callbacks, name)
+    assert type(pickle.loads(pickle.dumps(kind(warmup=2)))) is kind
 
 
 def test_lightning_fit_is_watched(tmp_path):

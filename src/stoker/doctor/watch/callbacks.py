@@ -42,6 +42,11 @@ class Hooks:
         self._is_in_step = False
         self._is_disturbed = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to another process as a callback of its own, which tells nobody here."""
+        plain = {name: self._session.options[name] for name in ("warmup", "device", "ranks")}
+        return functools.partial(type(self), **plain), ()
+
     def report(self) -> WatchReport:
         """Return what was seen so far."""
         return self._session.report()
