@@ -212,7 +212,10 @@ class EventNames:
 
         Raises:
             ValueError: One of them is no regular expression.
+            TypeError: There is no such attribute.
         """
+        if unknown := more.keys() - vars(self).keys():
+            raise TypeError(f"there are no names for {', '.join(sorted(unknown))}, only for {', '.join(vars(self))}")
         waits = more.pop("synchronise", ())
         return replace(
             self,

@@ -433,6 +433,8 @@ def test_users_extend_the_table_of_names(tmp_path):
     assert (plain.unattributed, plain.communication) == (60_000, 0)
     with pytest.raises(ValueError, match="no regular expression"):
         NAMES.extended(data=["("])
+    with pytest.raises(TypeError, match="no names for comm,"):
+        NAMES.extended(comm=["my ring"])
 
 
 @pytest.mark.parametrize(
