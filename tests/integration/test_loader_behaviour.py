@@ -176,6 +176,32 @@ def test_batches_made_together_with_one_that_fails_come_before_the_error(folder,
         assert f"needed by step {failing} " in told(caught.value)
 
 
+@pytest.mark.parametrize("failing", [0, 3, 11])
+def test_a_batch_that_cannot_be_handed_over_is_not_counted(folder, failing):
+    class FailingDelivery(Delivery):
+        num_delivered = 0
+
+        def deliver(self, prepared):
+            self.num_delivered += 1
+            if self.num_delivered == failing + 1:
+                raise MemoryError("no memory on the device")
+            return super().deliver(prepared)
+
+    class Loader(stoker.Loader):
+        def _make_delivery(self):
+            return FailingDelivery()
+
+    with Loader(dataset_of(folder), batch_size=50) as loader:
+        batches = iter(loader)
+        assert ids_of([next(batches) for _ in range(failing)]) == list(range(50 * failing))
+        with pytest.raises(MemoryError):
+            next(batches)
+        assert list(batches) == []
+        assert loader.stats().num_steps == failing
+        loader.load_state_dict(loader.state_dict())
+        assert ids_of(loader) == list(range(50 * failing, NUM_ROWS))
+
+
 # ---------------------------------------------------------------------- nothing is left behind
 
 

@@ -287,9 +287,10 @@ class Run:
         self.num_left -= 1
         if self.num_left and numbers[number + 1] >= self._passing_from:
             self._pass_windows(numbers[number + 1])
-        self._epochs.handed(self, num_samples)
         self._handed_ns = time.perf_counter_ns()
-        return self._batches.delivery.deliver(prepared)
+        batch = self._batches.delivery.deliver(prepared)
+        self._epochs.handed(self, num_samples)  # not before: where that fails, the loop does not have it
+        return batch
 
     def abandon(self) -> None:
         """Close it in a thread of its own, because nobody asks for its batches any more.
@@ -458,7 +459,7 @@ class Epochs:
         self.num_samples += num_samples
         self._pass = run.began, run.steps, run.num_done
         if not run.num_left:
-            self.start = self.after()
+            self.start = position_after(run.began, run.steps, run.num_done)  # another thread may be at another run
 
     def ended(self, run: Run) -> None:
         """Go on behind an epoch without steps: a loop that runs until some epoch would never end otherwise."""
