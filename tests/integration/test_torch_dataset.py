@@ -301,6 +301,13 @@ def test_a_state_is_the_one_of_a_loader_and_ends_in_the_next_epoch(place):
         dataset.load_state_dict(dataset.state_after(3) | {"num_consumed": 451})
 
 
+def test_a_state_is_not_to_blame_for_a_batch_size_that_does_not_fit_the_lanes(place):
+    state = dataset_of(place, lanes=2).state_after(1)
+    dataset = dataset_of(place, lanes=2, batch_size=15)
+    with pytest.raises(ValueError, match="global batch of 15 samples cannot be cut into 2 equal lanes"):
+        dataset.load_state_dict(state)
+
+
 def test_an_error_in_a_worker_names_what_failed(place, tmp_path):
     dataset = TorchDataset(
         source_of(place, transform=fails_at_300, transform_version="1"),

@@ -177,7 +177,9 @@ class TorchDataset(IterableDataset[Tensors]):
 
         Raises:
             ResumeError: The position is of other data, or of another seed, window, number of lanes or order version.
+            ValueError: `allow` holds an unknown word, or the ranks and the arguments do not go together.
         """
+        self._config.global_size(self._ranks.settle())  # first: what is wrong with these is not the state's fault
         _, settled = self._resume.load(state, self._allow if allow is None else allow, self._steps)
         self._anchor = settled
         self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True, order=self._order)
