@@ -92,7 +92,7 @@ void bind_window(nb::module_& module) {
            "most_bytes"_a, "Enter pages of chunks that nobody has entered, and return whether all are now.")
       .def("records", [](const BoundWindow& self, size_t slot) {
              const Table& table = self.get()->tables.at(0);
-             return view_of(table.records.at(slot), table.num_rows[slot] * table.record_bytes);
+             return view_of(table.records.at(slot), table.num_rows.at(slot) * table.record_bytes);
            },
            "slot"_a, nb::sig("def records(self, slot: int) -> memoryview"),
            "Return the records of the samples of a chunk, as long as the window is open.")

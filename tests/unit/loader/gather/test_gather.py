@@ -256,6 +256,14 @@ def test_a_table_whose_arrays_have_different_numbers_of_rows_is_refused():
         window_of([arrays], layout)
 
 
+@pytest.mark.parametrize("slot", [1, 2**50])
+def test_a_chunk_that_a_window_does_not_have_has_no_records(slot):
+    window = window_of([[np.arange(8, dtype=np.int64)]], TableLayout(8))
+    assert len(window.records(0)) == 64
+    with pytest.raises(IndexError):
+        window.records(slot)
+
+
 def test_whoever_gathers_from_a_window_has_it_after_it_was_closed():
     window = window_of([[np.arange(8, dtype=np.int64)]], TableLayout(8))
     rows = Rows([(window, 0, np.zeros(1, dtype=np.int64), np.full(1, 5))])
