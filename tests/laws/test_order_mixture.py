@@ -130,6 +130,7 @@ def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(or
 def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
     whole = [i for i, one in enumerate(order.components) if one.num_samples == order.counts[i]]
     assert whole
+    assert order.weights or len(whole) == len(order.components), "without weights, that is each of them"
     for epoch in range(2):
         seen = Counter(sample for lane in order.lanes_of_epoch(epoch) for sample in _all(lane))
         for component in whole:
