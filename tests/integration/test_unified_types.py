@@ -237,3 +237,29 @@ def test_columns_that_contradict_each_other_matter_where_they_are_asked_for(quar
         (batch,) = loader
     rows = sorted(zip(*(batch[name].tolist() for name in ("id", "u.b", "u.c")), strict=True))
     assert rows == [(1, 5, 0), (1, 6, 7), (2, 5, 0), (2, 6, 7)]
+
+
+@pytest.mark.parametrize("is_struct_first", [True, False])
+def test_a_struct_in_one_file_that_is_a_number_in_another_is_refused_where_it_is_read(tmp_path, is_struct_first):
+    structs, numbers = pa.array([{"a": 1, "b": {"c": 2}}]), pa.array([7])
+    nested = pa.array([{"a": 1, "b": 2}])
+    for k, column in enumerate([structs, numbers] if is_struct_first else [numbers, structs]):
+        pq.write_table(pa.table({"id": [k], "x": column}), tmp_path / f"{k}.parquet")
+    for chosen in (["id", "x.a"] if is_struct_first else ["id", "x"], None):
+        with pytest.raises(FieldError, match=r"column 'x' is .*columns="):
+            Dataset(tmp_path, columns=chosen).open()
+    with Loader(Dataset(tmp_path, columns=["id"]), batch_size=2, shuffle=False) as loader:
+        assert [batch["id"].tolist() for batch in loader] == [[0, 1]]
+    pq.write_table(pa.table({"id": [0], "x": nested}), tmp_path / f"{int(is_struct_first)}.parquet")
+    member = "x.b.c" if is_struct_first else "x.b"
+    with pytest.raises(FieldError, match=r"column 'x' is .*columns="):
+        Dataset(tmp_path, columns=["id", member]).open()
+    with Loader(Dataset(tmp_path, columns=["id", "x.a"]), batch_size=2) as loader:
+        assert [batch["x.a"].tolist() for batch in loader] == [[1, 1]]
+
+
+def test_columns_with_dots_in_their_names_stand_for_themselves(tmp_path):
+    pq.write_table(pa.table({"x": [1], "x.a": [2]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"x": ["word"], "x.a": [3]}), tmp_path / "1.parquet")
+    with Loader(Dataset(tmp_path, columns=["x.a"]), batch_size=2, shuffle=False) as loader:
+        assert [batch["x.a"].tolist() for batch in loader] == [[2, 3]]

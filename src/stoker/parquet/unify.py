@@ -33,7 +33,8 @@ def unify(layouts: Sequence[tuple[Layout, str]], *, names: Collection[str] | Non
     Raises:
         FieldError: Two files disagree on a column so that no common type exists, or a file has a name twice.
     """
-    schemas = [(layout.schema if names is None else restrict(layout.schema, names), url) for layout, url in layouts]
+    wanted = None if names is None else _with_rivals(names, [layout for layout, _ in layouts])
+    schemas = [(one.schema if wanted is None else restrict(one.schema, wanted), url) for one, url in layouts]
     found: dict[str, pa.DataType] = {}
     first: dict[str, str] = {}  # URL of the first file that has it
     for schema, url in schemas:
@@ -54,6 +55,19 @@ def unify(layouts: Sequence[tuple[Layout, str]], *, names: Collection[str] | Non
                 )
             found[field.name] = both
     return plain_schema(pa.schema(list(found.items())))
+
+
+def _with_rivals(names: Collection[str], layouts: Sequence[Layout]) -> set[str]:
+    """Return wanted names, and those in their place in other files: `x.a` of a struct beside an `x` that is none."""
+    flat = [{name for name, _ in flat_fields(layout.schema)} for layout in layouts]
+    every, found = set[str]().union(*flat), set(names)
+    for name in every:
+        for i in (i for i, letter in enumerate(name) if letter == "." and name[:i] in every):
+            pair = {name, name[:i]}
+            # A file that has both has a column with a dot in its name.
+            if not pair.isdisjoint(names) and not any(pair <= of_file for of_file in flat):
+                found |= pair
+    return found
 
 
 def unify_loosely(layouts: Iterable[Layout]) -> pa.Schema:
