@@ -112,6 +112,8 @@ class Around:
 
     def __init__(self, inner: Storage | Callable[[], Storage]) -> None:
         self._given = inner
+        if not callable(inner):
+            self.inner = inner  # at once: Python 3.11 has one lock for whatever is made late, of all instances
 
     @functools.cached_property
     def inner(self) -> Storage:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import pyarrow.fs as pafs
@@ -276,3 +278,22 @@ def test_a_short_read_is_an_error():
 
     with pytest.raises(SourceError, match="gave 1 of the 5 bytes"):
         RetryingStorage(Short(), wait=lambda s: None).read("a", 0, 5)
+
+
+def test_a_storage_that_is_there_does_not_wait_until_another_one_is_made():
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def make():
+        has_begun.set()
+        assert may_end.wait(20)
+        return MemoryStorage({"a": b"late"})
+
+    late, there = RetryingStorage(make), RetryingStorage(MemoryStorage({"a": b"there"}))
+    with ThreadPoolExecutor(2) as pool:
+        of_late = pool.submit(late.read, "a", 0, 4)
+        try:
+            assert has_begun.wait(20)
+            assert bytes(pool.submit(there.read, "a", 0, 5).result(timeout=10)) == b"there"
+        finally:
+            may_end.set()
+        assert bytes(of_late.result(timeout=20)) == b"late"
