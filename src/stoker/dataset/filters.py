@@ -153,7 +153,7 @@ def _parse_condition(condition: object) -> Condition:
             raise TypeError(f"filters: {name!r} {op} needs a list of values, not {value!r}")
         values = [_parse_value(name, v) for v in value]
         if isinstance(value, set | frozenset):
-            values.sort(key=repr)
+            values.sort(key=_shown)
         return name, op, tuple(values)
     return name, "==" if op == "=" else op, _parse_value(name, value)
 

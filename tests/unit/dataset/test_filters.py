@@ -95,6 +95,9 @@ def test_a_time_of_another_library_is_the_same_as_that_of_python():
         found = parse_filter([("a", "<", nanosecond)])
         assert found.to_json() == parse_filter([("a", "<", np.timedelta64(1, "ns"))]).to_json()
         assert str(found) == "a < 1 (duration[ns])"
+    # A set is put in the order of such texts: what Arrow writes takes pandas.
+    several = parse_filter([("a", "in", {np.timedelta64(2, "ns"), np.timedelta64(10, "ns")})])
+    assert str(several) == "a in (10 (duration[ns]), 2 (duration[ns]))"
 
 
 def test_filters_that_differ_in_anything_differ_in_identity():
