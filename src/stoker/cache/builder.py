@@ -124,7 +124,7 @@ class Builder:
 
     def is_substituted(self, i: int) -> bool:
         """Return whether other rows stand in for those of chunk i, as far as that is known here or in the store."""
-        return self.has(i) and i in self._substitutes.chunks
+        return self._substitutes.are_wanted and self.has(i) and i in self._substitutes.chunks
 
     @property
     def num_substituted(self) -> int:

@@ -96,6 +96,15 @@ def test_what_is_there_is_neither_read_nor_transformed_again(store):
     assert storage.num_calls == 0
 
 
+def test_to_ask_whether_other_rows_stand_in_for_a_chunk_is_no_miss_of_it(store):
+    catalogue = opened(lake())
+    assert not Builder(catalogue, store).is_substituted(0)
+    with Store(store.path) as other:
+        assert Builder(catalogue, other).build(0)
+    store.count_uses(1, [catalogue.key(0)])
+    assert (store.counts()["num_reused"], store.counts()["num_missed"]) == (1, 0)
+
+
 def test_the_parts_of_one_huge_row_group_are_read_once(store):
     storage = lake(sizes=(3000,), row_group_size=3000)
     transform = CountingTransform()
