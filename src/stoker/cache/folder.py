@@ -548,6 +548,7 @@ class Locks:
         if not (is_shared or self.is_writable):
             return None
         place, lock = _place(name), Lock()
+        self._check_open()  # in a fork, a thread that it does not have may hold the mutex for ever
         with self._mutex:
             self._check_open()
             num = self._held.get(place, 0)

@@ -165,3 +165,29 @@ def test_a_fork_drops_no_lock_of_its_parent_and_keeps_none_once_that_has_ended(l
         parent.kill()
         parent.wait()
         assert locks.try_lock("a") is not None
+
+
+BUSY_FORK = """
+import os, signal, sys
+from pathlib import Path
+from stoker.cache.folder import Files, Folder, Locks
+
+locks = Locks(Folder(Path(sys.argv[1]), Files()))
+with locks._mutex:  # as a thread has it that is taking a lock
+    child = os.fork()
+if not child:
+    signal.alarm(10)
+    locks._mutex.acquire(blocking=False)
+    try:
+        locks.try_lock("a")
+    except RuntimeError as error:
+        os._exit(0 if "make a loader of your own" in str(error) else 1)
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_made_while_a_thread_takes_a_lock_is_told_so_and_does_not_wait(locks, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+    script = [sys.executable, "-W", "ignore", "-c", BUSY_FORK, str(tmp_path)]
+    assert subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout == "0\n"
