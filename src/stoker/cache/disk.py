@@ -77,7 +77,6 @@ class Disk:
 
     Attributes:
         num_evicted: Chunks removed to make room.
-        close: Closes all of it. Harmless when called again.
     """
 
     def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
@@ -99,7 +98,7 @@ class Disk:
             if self.locks.is_writable and limit_bytes is not None:
                 with self._counting():
                     self._used_bytes = self.folder.count_bytes()
-            self.close = stack.pop_all().close
+            self._open = stack.pop_all()
 
     def _sweep(self) -> None:
         """Take this process's name as a writer, and remove what killed writers left."""
@@ -109,6 +108,11 @@ class Disk:
             if lock is not None:
                 with lock:
                     self.folder.files.remove(self.folder.tmp, name)
+
+    def close(self) -> None:
+        """Close all of it. Harmless when called again."""
+        self._fd = -1  # who is counting just now must not write into what has its number next
+        self._open.close()
 
     # ------------------------------------------------------------------ data sets
 

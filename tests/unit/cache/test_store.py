@@ -661,6 +661,37 @@ def test_no_file_beside_the_cache_is_removed_whatever_a_data_set_says_its_chunks
     assert other.exists()
 
 
+class ClosingFiles(Files):
+    """Closes a store while it removes a chunk, as a signal's handler may, and opens files of somebody else then."""
+
+    store = None
+    others = ()
+
+    def remove(self, folder, name):
+        is_gone = super().remove(folder, name)
+        if self.store is not None:
+            store, self.store = self.store, None
+            numbers = len(list(Path("/proc/self/fd").iterdir()))
+            store.close()
+            path = store.path.parent / "other"
+            path.write_bytes(b"of somebody else")
+            self.others = [path.open("r+b") for _ in range(numbers - len(list(Path("/proc/self/fd").iterdir())))]
+        return is_gone
+
+
+def test_a_store_that_is_closed_while_it_counts_writes_into_no_file_opened_since(folder):
+    files = ClosingFiles()
+    with Store(folder, files=files) as store:
+        put(store, 1)
+        files.store = store
+        with contextlib.suppress(OSError, CacheError):
+            store.discard(key(1))
+    assert files.others
+    for file in files.others:
+        file.close()
+    assert (folder.parent / "other").read_bytes() == b"of somebody else"
+
+
 def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
     store = Store(folder)
     put(store, 1)
