@@ -533,7 +533,7 @@ class Cache:
             started, and again if its file changed since; "always" means whenever a window opens it.
         mirror: Where hosts leave the chunks that they have built for each other, such as "s3://bucket/stoker": an
             object store, or a folder that all of them reach. A chunk that it has is fetched and verified instead of
-            being built. Training goes on without a mirror that cannot be reached. Nothing is ever removed from it.
+            being built. Training goes on without a mirror that cannot be reached. No chunk is ever removed from it.
         mirror_options: Options of that store's client, as the `storage_options` of a `Dataset`.
         scrub: Bytes a second, such as "20MB", at which a thread compares the checksums of all chunks in the folder,
             over and over: a damaged one is removed, and built again when needed. None means no such thread.
