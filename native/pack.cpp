@@ -52,7 +52,8 @@ void pack_rows(std::span<const Column> columns, std::byte* target, size_t step, 
   }
   for (size_t first = 0; first < num_rows; first += kRows) {
     const size_t num = std::min(kRows, num_rows - first);
-    for (const Column& column : columns) {
+    for (size_t i = 0; i < columns.size(); ++i) {  // not by iterators: see STOKER_INLINE
+      const Column& column = columns[i];
       const std::byte* from = column.values + first * column.row_bytes;
       std::byte* to = target + first * step + column.offset;
       switch (column.row_bytes) {

@@ -10,5 +10,6 @@
 #endif
 
 // What such a function calls must be compiled into it, or it is compiled for the least processor only. It may not make,
-// move or destroy objects of classes in an anonymous namespace: clang 22 leaves their constructors out of the library.
+// move or destroy objects of classes in an anonymous namespace, nor go through a span by its iterators: clang 22 leaves
+// their constructors out of the library.
 #define STOKER_INLINE inline __attribute__((always_inline))
