@@ -431,7 +431,7 @@ def test_closing_goes_on_when_it_is_interrupted(folder, monkeypatch):
     join, interrupted = threading.Thread.join, threading.Event()
 
     def join_or_not(thread, timeout=None):
-        if not interrupted.is_set():
+        if threading.current_thread() is threading.main_thread() and not interrupted.is_set():  # as of Ctrl-C
             interrupted.set()
             raise KeyboardInterrupt
         join(thread, timeout)
