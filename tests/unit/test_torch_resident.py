@@ -61,12 +61,8 @@ def assert_same(found, expected):
                 np.testing.assert_array_equal(mine, right)
 
 
-@pytest.mark.parametrize("columns", [None, ["id", "half", "flag", "vector"]], ids=["with lists", "records alone"])
-@pytest.mark.parametrize("limit", [64, 10_000, 1 << 20], ids=["nothing fits", "some", "all"])
-@pytest.mark.parametrize("changed", [{}, {"remainder": "pad"}, {"rank": 1, "world_size": 3}, {"lanes": 2}])
-def test_batches_are_the_same_whatever_lies_on_the_device(dataset, tmp_path, columns, limit, changed):
-    dataset.columns = columns
-    options = OPTIONS | changed | {"cache": tmp_path / "cache"}
+def check_epochs(dataset, limit, options):
+    """Three epochs with rows on the device are those of a plain loader, and no more than `limit` bytes lie there."""
     with stoker.Loader(dataset, **options) as loader:
         expected = [list(loader) for _ in range(3)]
     with ResidentLoader(dataset, limit_bytes=limit, **options) as loader:
@@ -75,27 +71,25 @@ def test_batches_are_the_same_whatever_lies_on_the_device(dataset, tmp_path, col
         assert loader.rows.num_bytes <= limit
 
 
+@pytest.mark.parametrize("columns", [None, ["id", "half", "flag", "vector"]], ids=["with lists", "records alone"])
+@pytest.mark.parametrize("limit", [64, 10_000, 1 << 20], ids=["nothing fits", "some", "all"])
+@pytest.mark.parametrize("changed", [{}, {"remainder": "pad"}, {"rank": 1, "world_size": 3}, {"lanes": 2}])
+def test_batches_are_the_same_whatever_lies_on_the_device(dataset, tmp_path, columns, limit, changed):
+    dataset.columns = columns
+    check_epochs(dataset, limit, OPTIONS | changed | {"cache": tmp_path / "cache"})
+
+
 def test_fields_that_are_kept_narrow_are_widened_there(tmp_path):
     fields = {"half": stoker.Field(storage_dtype="float16"), "id": stoker.Field(storage_dtype="int32")}
     dataset = stoker.Dataset(write_files(tmp_path / "data", [300]), fields=fields, chunk_size=4_000)
-    options = OPTIONS | {"cache": tmp_path / "cache"}
-    with stoker.Loader(dataset, **options) as loader:
-        expected = [list(loader) for _ in range(2)]
-    with ResidentLoader(dataset, limit_bytes=10_000, **options) as loader:
-        for epoch in expected:
-            assert_same(list(loader), epoch)
+    check_epochs(dataset, 10_000, OPTIONS | {"cache": tmp_path / "cache"})
 
 
 def test_lists_of_lists_cross_beside_what_lies_there(tmp_path):
     nested = [[[i] * (i % 3)] * (i % 4) for i in range(NUM_ROWS)]
     pq.write_table(pa.table({"id": range(NUM_ROWS), "nested": nested}), tmp_path / "data.parquet", row_group_size=100)
     dataset = stoker.Dataset(tmp_path / "data.parquet", chunk_size=800)
-    options = OPTIONS | {"cache": tmp_path / "cache"}
-    with stoker.Loader(dataset, **options) as loader:
-        expected = [list(loader) for _ in range(3)]
-    with ResidentLoader(dataset, limit_bytes=2_000, **options) as loader:
-        for epoch in expected:
-            assert_same(list(loader), epoch)
+    check_epochs(dataset, 2_000, OPTIONS | {"cache": tmp_path / "cache"})
 
 
 def test_what_lies_there_does_not_cross_again(dataset, tmp_path):

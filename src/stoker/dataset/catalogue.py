@@ -304,7 +304,6 @@ class Catalogue(RowReader):
         Fragments come in no order, from several threads at once. Where no column is wanted, rows that do not pass are
         among them. One thread at a time tells of progress.
 
-
         Raises:
             SourceError: They cannot be read.
         """

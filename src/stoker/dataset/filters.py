@@ -385,7 +385,6 @@ def _literal(name: str, kind: pa.DataType, value: Any) -> pa.Scalar | float:
         float32         0.1                       the nearest float32
         int8            1, 1.0                    1.5 and 300 are no int8: they come back as they are
 
-
     Raises:
         ValueError: It is none that the column can be compared with, or does not fit its type.
     """

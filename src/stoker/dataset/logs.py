@@ -79,7 +79,6 @@ def check_no_log(
     Local folders are looked at up to the root, and through links. Of a remote store, what the listing shows is enough
     but where the name looks like a part of a table, `events/date=1/`: then the folders above are asked for their logs.
 
-
     Raises:
         SourceError: There is a log; it says which and what to do.
     """

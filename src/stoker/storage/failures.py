@@ -289,7 +289,6 @@ def hedged(patience_s: float, call: Callable[[], T], may_ask_again: Callable[[],
         first   |··············patience··············|·······················x   left to itself
         second                                       |·······|                   taken
 
-
     Raises:
         BaseException: What the call raised, when there is no other one to wait for.
     """

@@ -182,7 +182,6 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     overwritten between a look-up and a read would be kept as the old one. A request that is far slower than its peers
     is asked a second time, and the other answer is left to itself.
 
-
     Raises:
         SourceError: A read fails, also when tried again.
         SourceChangedError: The object is another one by now.
@@ -217,7 +216,6 @@ class Ranges:
 
     Safe to use from several threads, as long as each reads other column chunks. `on_wait` is called with start and stop
     in ns, in the thread that reads, whenever it had to wait.
-
 
     Attributes:
         size_bytes: Of the file.
