@@ -195,7 +195,7 @@ def skewed() -> Storage:
     """A lake of small files, and a huge row group now and then, which comes over one connection."""
     small, huge = parquet(table(2_000, seed=1)), parquet(table(100_000, seed=2))
     files = {f"lake/{i:03}.parquet": huge if i % 48 == 47 else small for i in range(96)}
-    return NarrowConnections(MemoryStorage(files), 4e6)
+    return NarrowConnections(MemoryStorage(files), 2e6)
 
 
 def files(*, transform: Transform | None = None, **options: Any) -> Callable[[Path], Dataset]:

@@ -207,13 +207,19 @@ class InTurn(multiprocessing.context.ForkContext):
 
 @pytest.mark.parametrize("names", [["a", "b", "a", "b"], ["a", "b", "b", "a"]])
 def test_data_loaders_that_start_their_workers_at_the_same_time_each_have_an_epoch(place, epochs, names):
-    dataset, turns = dataset_of(place), {"names": names}
-    loaders = [
-        DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=InTurn(name, turns))
-        for name in "ab"
-    ]
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(ids_of, loaders)) == epochs[:2]
+    dataset, turns, found = dataset_of(place), {"names": names}, {}
+
+    def loop(name):
+        context = InTurn(name, turns)
+        found[name] = ids_of(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context))
+
+    # Threads of no pool: a process forked in a pool's thread would join that thread, itself, and so fail at its end.
+    threads = [threading.Thread(target=loop, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict(zip("ab", epochs, strict=False))
 
 
 def test_loops_of_many_threads_each_have_an_epoch(place, epochs):

@@ -160,7 +160,7 @@ class Disk:
     # ------------------------------------------------------------------ chunks
 
     # A file comes or goes and its bytes are counted under one lock: who lists the folder in between, and so counts it
-    # already, would have it counted twice.
+    # already, would have it counted twice. It may move to its place meanwhile: `count_bytes` misses none that does.
 
     @contextmanager
     def writing(self, key: str, size_bytes: int) -> Iterator[int]:
@@ -188,7 +188,8 @@ class Disk:
                 yield fd
             finally:
                 os.close(fd)
-            with self._counting():
+            # The number changes only where another file goes. Under the lock, threads wait for each other and the GIL.
+            with nullcontext() if folder.status(key) is None else self._counting():
                 replaced = folder.status(key)
                 folder.files.replace(folder.tmp, aside, folder.chunks, key + SUFFIX)
                 self._used_bytes -= 0 if replaced is None else replaced.st_size

@@ -398,9 +398,12 @@ class Folder:
         return [name for name, about in _scan(self.tmp) if not stat.S_ISDIR(about.st_mode)]
 
     def count_bytes(self) -> int:
-        """Return the bytes of all chunks, those being written included."""
+        """Return the bytes of all chunks, those being written included; twice those of one that is published meanwhile.
+
+        Were they listed the other way round, none of the two would have it.
+        """
         return sum(
-            about.st_size for fd in (self.chunks, self.tmp) for _, about in _scan(fd) if stat.S_ISREG(about.st_mode)
+            about.st_size for fd in (self.tmp, self.chunks) for _, about in _scan(fd) if stat.S_ISREG(about.st_mode)
         )
 
     def changed_ns(self) -> int:
