@@ -9,6 +9,9 @@ import griffe
 from stoker.dataset.description import DEFAULTS as OF_DATA_SETS
 from stoker.loader.config import DEFAULTS as OF_LOADERS
 
+# Griffe shows what functools has for it as attributes.
+griffe.stdlib_decorators["stoker.host.forks.cached_property"] = griffe.stdlib_decorators["functools.cached_property"]
+
 _DEFAULTS: dict[str, object] = {**OF_DATA_SETS, **OF_LOADERS}
 
 

@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.processes import in_threads
@@ -106,6 +107,36 @@ def test_loaders_made_in_forks_of_a_busy_process_have_every_row(folder, tmp_path
 
                     assert in_a_fork(own) == list(range(NUM_ROWS))
                     break
+
+
+def test_a_fork_made_while_a_thread_connects_to_a_store_loads_from_another_one(folder):
+    fsspec = pytest.importorskip("fsspec", reason="late:// is opened through fsspec: pip install 'stoker[fsspec]'")
+    connecting, go_on = threading.Event(), threading.Event()
+
+    class LateFileSystem(fsspec.AbstractFileSystem):
+        protocol, cachable = "late", False
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            connecting.set()
+            go_on.wait(120)
+
+        def ls(self, path, detail=True, **options):
+            raise FileNotFoundError(path)
+
+    def own():
+        with loader_of(folder, batch_size=7) as mine:
+            return sorted(ids_of(mine))
+
+    fsspec.register_implementation("late", LateFileSystem, clobber=True)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(stoker.Dataset("late://lake/data").open)
+        try:
+            assert connecting.wait(60)
+            assert in_a_fork(own) == list(range(NUM_ROWS))
+        finally:
+            go_on.set()
+        assert isinstance(opening.exception(60), stoker.SourceMissingError)
 
 
 # ---------------------------------------------------------------------- threads

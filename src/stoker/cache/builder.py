@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing, contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.hashing import fingerprint
+from stoker.host.forks import cached_property
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.storage.failures import is_of_surroundings
 

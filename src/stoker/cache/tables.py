@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +29,7 @@ from stoker.columns import BatchColumns, Packable, Pieces, in_pieces, joined
 from stoker.errors import FieldError
 from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
 from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
+from stoker.host.forks import cached_property
 
 _MOST_NUMBER = 2**32 - 1
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -23,6 +22,7 @@ from stoker.columns.arrays import buffer_of
 from stoker.columns.kinds import DType
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Ragged
+from stoker.host.forks import cached_property
 
 # Rows that are filled column by column before the next ones: their part of the result stays in the cache between two
 # columns. Whole columns run at a quarter of the speed.

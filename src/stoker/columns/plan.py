@@ -13,7 +13,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from numbers import Integral
 from operator import itemgetter
 from typing import TypeAlias
@@ -30,6 +29,7 @@ from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError, plan_compact
 from stoker.fields.spec import Entry, Field, Spec, run_name
+from stoker.host.forks import cached_property
 from stoker.words import some_of
 
 _WHOLE = (Form.INTEGER, Form.TIME)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from stoker.dataset.survey import Selection, Survey, check_types
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
+from stoker.host.forks import cached_property
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers

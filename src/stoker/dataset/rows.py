@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, reduce
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from stoker.dataset.listing import Listed, partition_value
 from stoker.dataset.survey import Selection, Survey, survivors
 from stoker.errors import SourceCorruptError
 from stoker.fields.offsets import Int64
+from stoker.host.forks import cached_property
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import RowGroups, ShareOut, column_chunks, one_by_one
 from stoker.parquet.footers import Footer, Footers

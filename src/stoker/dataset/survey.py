@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from operator import and_
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from stoker.dataset.listing import Listed, partition_fields, partition_value
 from stoker.dataset.tables.table import LakeTable, check_files
 from stoker.errors import SourceError
 from stoker.fields.offsets import Int64
+from stoker.host.forks import cached_property
 from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
 from stoker.parquet.schema import Layout, Sizes, flat_fields, restrict

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -34,6 +34,7 @@ from stoker.demo.data import SEED, ranking_dataset
 from stoker.demo.ranking import COUNTRIES, EMBEDDING_SIZE, ID_CARDINALITIES, NUM_CONTEXT, NUM_DENSE
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Arrays, Ragged
+from stoker.host.forks import cached_property
 from stoker.loader.loader import Loader
 from stoker.loader.shard import Shard
 from stoker.storage.fetch import Ranges, RangesFile

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +25,7 @@ from stoker.fields.compact import Array as Array
 from stoker.fields.compact import Compact, StorageDtype, check_storage_dtype
 from stoker.fields.ragged import Deduplicated as Deduplicated
 from stoker.fields.ragged import Ragged as Ragged
+from stoker.host.forks import cached_property
 
 CACHE_LINE_BYTES = 64
 # Messages and listings show a field in full, except vocabularies longer than this.

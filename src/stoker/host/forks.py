@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import Any, Generic, Self, TypeVar, overload
+
+_T = TypeVar("_T")
 
 
 class Home:
@@ -81,3 +85,25 @@ def open_in_forks(lock: threading.Lock) -> threading.Lock:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock
+
+
+class cached_property(Generic[_T]):  # noqa: N801  named as the one of functools
+    """A property that is worked out once for each instance; no lock is held meanwhile.
+
+    Until Python 3.12, `functools.cached_property` holds one lock for all instances: what a thread works out while
+    another one forks, the child would wait for in every instance, for ever. Without a lock, threads that ask at the
+    same time may each work it out, and all get the value that came first.
+    """
+
+    def __init__(self, work_out: Callable[[Any], _T]) -> None:
+        self._work_out, self._name, self.__doc__ = work_out, work_out.__name__, work_out.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> _T: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | _T:
+        if instance is None:
+            return self
+        value: _T = instance.__dict__.setdefault(self._name, self._work_out(instance))
+        return value

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit, Weigh
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.hashing import fingerprint
+from stoker.host.forks import cached_property
 from stoker.loader.resume import Resume
 from stoker.sampling import position
 from stoker.sampling.epoch import EpochOrder

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeAlias
 
+from stoker.host.forks import open_in_forks
+
 Subject: TypeAlias = tuple[int, int, int, int]
 """What work is about: (epoch, step, window, chunk), -1 where that is not known.
 
@@ -256,3 +258,4 @@ def _range_name(stage: str, subject: Subject) -> str:
 
 NO_STAGES = Stages()
 """Told of work that nobody looks at."""
+open_in_forks(NO_STAGES._lock)

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from stoker.arguments import near
 from stoker.arrow import parts_of, plain_array, plain_type
 from stoker.errors import FieldError
+from stoker.host.forks import cached_property
 from stoker.parquet.naming import Member, renamed
 from stoker.words import some_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
+from stoker.host.forks import cached_property
 from stoker.loader.opened import naming
 from stoker.loader.orders import Orders
 from stoker.plan.known import NUM_THREADS

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from stoker._native import WindowOrder, permute, unpermute
 from stoker.arguments import integer
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.hashing import order_key
+from stoker.host.forks import cached_property
 
 # With more, the domain that a permutation walks, up to twice as large, would not fit a signed 64-bit index.
 MAX_SIZE = 1 << 62

@@ -17,7 +17,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,6 +26,7 @@ import numpy.typing as npt
 from stoker.errors import ResumeError
 from stoker.fields.offsets import Int64, UInt64
 from stoker.hashing import ORDER_VERSION, fingerprint
+from stoker.host.forks import cached_property
 from stoker.sampling.epoch import shares
 from stoker.sampling.mixture import Leg, MixtureOrder, Until
 from stoker.sampling.steps import Remainder, Steps

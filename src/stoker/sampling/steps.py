@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from stoker.arguments import integer
 from stoker.fields.offsets import Int64
+from stoker.host.forks import cached_property
 from stoker.sampling.mixture import MixtureEpoch
 
 Remainder = Literal["keep", "drop", "pad"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import secrets
 import stat as stat_modes
@@ -28,6 +27,7 @@ from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from stoker.errors import SourceChangedError, SourceError
+from stoker.host.forks import cached_property
 from stoker.host.huge import LARGE_BYTES, memory
 from stoker.storage.urls import name_bytes, name_of
 
@@ -112,10 +112,8 @@ class Around:
 
     def __init__(self, inner: Storage | Callable[[], Storage]) -> None:
         self._given = inner
-        if not callable(inner):
-            self.inner = inner  # at once: Python 3.11 has one lock for whatever is made late, of all instances
 
-    @functools.cached_property
+    @cached_property
     def inner(self) -> Storage:
         """Where the objects are."""
         return self._given() if callable(self._given) else self._given

@@ -1,12 +1,18 @@
 import gc
+import os
+import subprocess
+import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.processes import in_threads
+from tests.strategies import write_files
 
+import stoker
 from stoker.metrics.stages import Stages, StageTotal
 
 
@@ -203,3 +209,38 @@ def test_totals_are_the_sums_of_the_spans_and_spans_nest_on_each_thread(threads,
                 is_inside = one.start_ns <= other.start_ns and other.stop_ns <= one.stop_ns
                 is_around = other.start_ns <= one.start_ns and one.stop_ns <= other.stop_ns
                 assert is_apart or is_inside or is_around
+
+
+FORK = """
+import os, signal, sys, threading
+import stoker
+
+asked, go_on = threading.Event(), threading.Event()
+open_it = stoker.Dataset(sys.argv[1]).open
+
+class Slow(threading.Thread):
+    def is_alive(self):  # asked by the thread that comes next, to go on with what this one has counted
+        asked.set()
+        go_on.wait(60)
+        return super().is_alive()
+
+first, second = Slow(target=open_it), threading.Thread(target=open_it)
+first.start()
+first.join()
+second.start()
+asked.wait(60)
+os.register_at_fork(before=go_on.set)
+child = os.fork()
+if not child:
+    signal.alarm(60)  # ends a child that hangs
+    open_it()
+    os._exit(0)
+second.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_made_while_a_thread_counts_its_first_work_opens_a_data_set(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+    script = [sys.executable, "-W", "ignore", "-c", FORK, str(write_files(tmp_path / "data", [10]))]
+    assert subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout == "0\n"
