@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
 
-from stoker import Dataset, FieldError, SourceChangedError, SourceError, SourceMissingError
+from stoker import Dataset, FieldError, Loader, SourceChangedError, SourceError, SourceMissingError
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 
@@ -343,6 +343,35 @@ def test_refresh_lists_again_and_reads_every_footer(tmp_path):
     assert len(Dataset("t", storage=storage, refresh=True).open(tmp_path)) == 6
     assert storage.num_reads == 6
     assert len(Dataset("t", storage=storage).open(tmp_path)) == 6
+
+
+class MeetingStorage(MemoryStorage):
+    """Whose first two reads from when it is told to wait for each other."""
+
+    turn = itertools.count(2)
+
+    def read(self, url, offset, num_bytes):
+        if next(self.turn) < 2:
+            self.both.wait(20)
+        return super().read(url, offset, num_bytes)
+
+    def meet(self):
+        self.both, self.turn = threading.Barrier(2), itertools.count()
+
+
+def test_footers_that_tell_of_another_column_are_read_at_once(tmp_path):
+    storage = MeetingStorage()
+    for k in range(4):
+        write_parquet(storage, {"v": range(10), "w": range(10)}, url=f"t/{k}.parquet")
+    dataset = Dataset("t", storage=storage, columns=["v"])
+    with Loader(dataset, batch_size=8, cache=tmp_path):
+        pass
+    (footers,) = (tmp_path / "source").glob("footers-*")
+    footers.unlink()
+    storage.meet()
+    with Loader(dataset, batch_size=8, cache=tmp_path, weights="w") as loader:
+        assert len(loader) == 5
+    assert next(storage.turn) > 4
 
 
 def test_another_filter_reuses_the_footers(tmp_path):

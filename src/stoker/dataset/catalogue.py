@@ -18,7 +18,7 @@ from stoker.dataset.description import Description
 from stoker.dataset.filters import passes
 from stoker.dataset.rows import RowReader
 from stoker.dataset.runs import RunRule, Runs
-from stoker.dataset.survey import Selection, Survey, check_types
+from stoker.dataset.survey import Selection, Survey, check_types, read_layouts
 from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
@@ -275,11 +275,12 @@ class Catalogue(RowReader):
         self.read_every(pa.schema([]), take, num_threads=num_threads)
         return counts
 
-    def types_of(self, columns: Sequence[str]) -> pa.Schema:
+    def types_of(self, columns: Sequence[str], *, num_threads: int) -> pa.Schema:
         """Return the types of columns of the files or their paths, whether or not the data set delivers them.
 
         Raises:
             FieldError: There is no such column, it is a struct, or no type holds it in all files.
+            SourceError: A footer, which tells of columns that the data set does not read, cannot be read.
         """
         found = choose_columns(flat_fields([*self.survey.schema, *self.survey.partitions]), list(columns))
         for name in set(columns).difference(found.names):
@@ -288,7 +289,7 @@ class Catalogue(RowReader):
             raise FieldError(what, columns=[name])
         others = set(found.names).difference(self._chosen.names, self.survey.partitions.names)
         if others and self.survey.table is None:  # those that the data set reads were looked at when it was opened
-            check_types(self.listed, self._footers, others)
+            check_types(self.listed, read_layouts(self.listed, self._footers, num_threads=num_threads), others)
         return found
 
     def read_every(

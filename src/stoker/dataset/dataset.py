@@ -15,7 +15,15 @@ from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.description import DEFAULTS, DatasetOptions, Description
 from stoker.dataset.listing import Listed, list_sources
 from stoker.dataset.runs import RunRule
-from stoker.dataset.survey import Survey, check_types, keep_survey, kept_survey, read_layouts, survey
+from stoker.dataset.survey import (
+    Survey,
+    check_types,
+    common_schema,
+    keep_survey,
+    kept_survey,
+    read_layouts,
+    survey,
+)
 from stoker.dataset.tables.table import LakeTable, TableSource
 from stoker.dataset.units.count import cut_between_runs, find_runs
 from stoker.errors import SourceMissingError, without_secrets
@@ -201,10 +209,11 @@ class _Opening:
     def _look_through(
         self, files: list[Listed], table: LakeTable | None, footers: Footers, num_threads: int, on_count: OnCount | None
     ) -> Catalogue:
-        schema, partitions = read_layouts(files, footers, table, num_threads=num_threads)
+        layouts = read_layouts(files, footers, num_threads=num_threads)
+        schema, partitions = common_schema(files, layouts, table)
         chosen = self._dataset.select(schema, partitions)
         if table is None:
-            check_types(files, footers, chosen.names)
+            check_types(files, layouts, chosen.names)
         known = dataclasses.replace(survey(files, chosen, footers, num_threads=num_threads), table=table)
         catalogue = self._catalogue(known, footers)
         catalogue.check_doubts(num_threads=num_threads)

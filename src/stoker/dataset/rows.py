@@ -291,12 +291,14 @@ class RowReader:
         known, shared = self.survey, dict(flat_fields(self.survey.schema))
         by_layout: dict[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]] = {}
         units: dict[int, pa.Schema] = {}
-        for f, file in enumerate(known.files):
-            footer = self._footers.get(file.info)
+
+        def look(f: int) -> None:
+            info = known.files[f].info
+            footer = self._footers.get(info)
             if footer.layout not in by_layout:
                 by_layout[footer.layout] = _doubtful(footer.layout, shared, self._chosen.names)
             if doubtful := by_layout[footer.layout]:
-                in_doubt = _groups_in_doubt(footer, doubtful, self._footers.bytes_of(file.info))
+                in_doubt = _groups_in_doubt(footer, doubtful, self._footers.bytes_of(info))
                 schema = pa.schema([(name, kind) for name, (_, kind) in doubtful.items()])
                 for i in np.flatnonzero(known.fragments["file"] == f).tolist():
                     if not in_doubt.isdisjoint(self.fragments[i].row_groups):
@@ -307,7 +309,8 @@ class RowReader:
             for _ in self.read_stored(first, alone):
                 pass
 
-        map_each([*units], read, num_threads=num_threads)
+        map_each(range(len(known.files)), look, num_threads=num_threads)
+        map_each(sorted(units), read, num_threads=num_threads)
 
 
 def _noted(share_out: ShareOut, watch: Stopwatch, on_stage: Stages) -> ShareOut:

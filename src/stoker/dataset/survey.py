@@ -74,28 +74,35 @@ class Survey:
     table: LakeTable | None = None
 
 
-def read_layouts(
-    files: Sequence[Listed], footers: Footers, table: LakeTable | None, *, num_threads: int
+def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> list[Layout]:
+    """Return the layout of each file; those that are alike are one.
+
+    Raises:
+        SourceError: A footer cannot be read.
+    """
+    return map_each(files, lambda file: footers.get(file.info).layout, num_threads=num_threads)
+
+
+def common_schema(
+    files: Sequence[Listed], layouts: Sequence[Layout], table: LakeTable | None
 ) -> tuple[pa.Schema, pa.Schema]:
-    """Read every footer; return the schema that all files share or that of their table, and partition columns.
+    """Return the schema that all files share or that of their table, and partition columns.
 
     A partition column takes the place of a column of that name in the files, as in Spark.
 
     Raises:
-        SourceError: A footer cannot be read.
         FieldError: The files do not go with their table.
     """
-    found = map_each(files, lambda file: footers.get(file.info).layout, num_threads=num_threads)
     if table is not None:
-        check_files(table, zip(files, found, strict=True))
+        check_files(table, zip(files, layouts, strict=True))
         return table.columns()
     partitions = pa.schema(partition_fields(files))
-    unified = unify_loosely({id(layout): layout for layout in found}.values())
+    unified = unify_loosely({id(layout): layout for layout in layouts}.values())
     schema = pa.schema([field for field in unified if field.name not in partitions.names])
     return schema, partitions
 
 
-def check_types(files: Sequence[Listed], footers: Footers, names: Collection[str]) -> None:
+def check_types(files: Sequence[Listed], layouts: Sequence[Layout], names: Collection[str]) -> None:
     """Raise where no type holds a column of all files, by its dotted name, or a file has it twice.
 
     Columns that nobody reads may be as they like.
@@ -104,8 +111,7 @@ def check_types(files: Sequence[Listed], footers: Footers, names: Collection[str
         FieldError: One is so.
     """
     distinct: dict[int, tuple[Layout, str]] = {}
-    for file in files:
-        layout = footers.get(file.info).layout
+    for file, layout in zip(files, layouts, strict=True):
         distinct.setdefault(id(layout), (layout, file.info.url))
     unify(list(distinct.values()), names=names)
 
@@ -238,17 +244,18 @@ def survey(
     nulls = np.zeros((len(files), len(chosen.stored)), np.int64)
     by_size = partial(plan_fragments, chunk_bytes=chosen.chunk_bytes)
 
-    def look(i: int) -> list[FragmentRange]:
+    def look(i: int) -> tuple[list[FragmentRange], str]:
+        footer = footers.get(files[i].info)
         pieces = _cut_file(files[i], chosen, footers, by_size if plan is None else partial(plan, i))
         is_picked = chosen.expression is not None or bool(files[i].deleted)
-        nulls[i] = _nulls(footers.get(files[i].info), chosen, is_picked=is_picked)
-        return pieces
+        nulls[i] = _nulls(footer, chosen, is_picked=is_picked)
+        return pieces, footer.digest
 
-    pieces = map_each(range(len(files)), look, num_threads=num_threads)
-    fragments = np.array([(i, *piece) for i, some in enumerate(pieces) for piece in some], _FRAGMENT)
+    found = map_each(range(len(files)), look, num_threads=num_threads)
+    fragments = np.array([(i, *piece) for i, (pieces, _) in enumerate(found) for piece in pieces], _FRAGMENT)
     return Survey(
         files=tuple(files),
-        footers=tuple(footers.get(file.info).digest for file in files),
+        footers=tuple(digest for _, digest in found),
         schema=chosen.schema,
         partitions=chosen.partitions,
         fragments=fragments,

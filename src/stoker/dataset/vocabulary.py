@@ -157,7 +157,7 @@ class Vocabulary(Sequence["Value"]):
 def _count_values(
     catalogue: Catalogue, column: str, num_threads: int, on_progress: Callable[[int, int], object] | None
 ) -> Counter[Value]:
-    types = catalogue.types_of([column])
+    types = catalogue.types_of([column], num_threads=num_threads)
     inner = kind = types.field(0).type
     while is_list(inner) or pa.types.is_dictionary(inner):
         inner = inner.value_type

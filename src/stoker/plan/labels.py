@@ -62,7 +62,7 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Label
     types: dict[str, pa.Schema] = {}
     for name, catalogue in catalogues.items():
         with naming(name):
-            types[name] = catalogue.types_of([column])
+            types[name] = catalogue.types_of([column], num_threads=NUM_THREADS)
             kind = comparable_type(types[name].field(0).type)
             if pa.types.is_nested(kind) or pa.types.is_null(kind):
                 raise FieldError(

@@ -128,7 +128,7 @@ def test_a_sample_of_a_catalogue_answers_every_question_as_its_fragments_do(tmp_
         assert sample.count(num_threads=2).tolist() == catalogue.num_samples[numbers].tolist()
         rows: dict[int, list[int]] = {}
         sample.read_every(
-            sample.types_of(["v"]),
+            sample.types_of(["v"], num_threads=2),
             lambda j, table, _, rows=rows: rows.update({j: table["v"].to_pylist()}),
             num_threads=2,
         )

@@ -25,6 +25,7 @@ from stoker.errors import FieldError, SourceError
 from stoker.fields.offsets import Int64, offsets_of, ranges
 from stoker.hashing import fingerprint
 from stoker.parquet.footers import Footers
+from stoker.storage.each import map_each
 from stoker.storage.files import keep_tables, kept_tables
 
 # Integer weights add up to between 2**60 and 2**62: as exact as 64 bits allow, and their sum cannot overflow.
@@ -121,7 +122,7 @@ def _count_tokens(
         lengths = pc.list_value_length(column) if pa.types.is_nested(column.type) else pc.binary_length(column)
         counts[row_starts[j] : row_starts[j + 1]] = pc.fill_null(lengths, 0).cast(pa.int64()).to_numpy()
 
-    columns = catalogue.types_of([_packed_column(unit, catalogue)])
+    columns = catalogue.types_of([_packed_column(unit, catalogue)], num_threads=num_threads)
     catalogue.read_every(columns, take, num_threads=num_threads, on_progress=on_progress)
     return counts
 
@@ -161,7 +162,7 @@ def _count_in_runs(unit: Grouped | NGram, row_starts: Int64, runs: Runs | None) 
 def _count_weights(
     unit: Weighted, catalogue: Catalogue, row_starts: Int64, num_threads: int, on_progress: OnCount | None
 ) -> Index:
-    columns = catalogue.types_of([unit.column])
+    columns = catalogue.types_of([unit.column], num_threads=num_threads)
     kind, types = columns.field(0).type, pa.types
     is_number = any(is_so(kind) for is_so in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
     if not is_number:
@@ -321,9 +322,9 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
         FieldError: A column is not there or cannot serve.
         SourceError: It cannot be read, or rows of one key go back in time.
     """
-    columns = catalogue.types_of(rule.columns)
+    columns = catalogue.types_of(rule.columns, num_threads=num_threads)
     rule.check(columns)
-    nothing, starts = rule.plain(columns.empty_table()), _group_starts(catalogue)
+    nothing, starts = rule.plain(columns.empty_table()), _group_starts(catalogue, num_threads)
     num, file_of = len(catalogue), catalogue.file_of_chunk
     begins, keys, ends = [np.empty(0, np.int64)] * num, [nothing] * num, [nothing] * num
     passing, num_samples, first_passing = [np.empty(0, np.int64)] * num, *np.zeros((2, num), np.int64)
@@ -373,13 +374,15 @@ def _not_sorted(catalogue: Catalogue, rule: RunRule, i: int, row: int) -> Source
     )
 
 
-def _group_starts(catalogue: Catalogue) -> list[Int64]:
+def _group_starts(catalogue: Catalogue, num_threads: int) -> list[Int64]:
     """Return where each file's row groups begin among all rows of all files, and where the last one ends."""
-    found, at = [], 0
-    for file in range(len(catalogue.files)):
-        found.append(at + offsets_of(catalogue.footer(file).numbers.groups["num_rows"]))
-        at = int(found[-1][-1])
-    return found
+
+    def starts_in(file: int) -> Int64:
+        return offsets_of(catalogue.footer(file).numbers.groups["num_rows"])
+
+    found = map_each(range(len(catalogue.files)), starts_in, num_threads=num_threads)
+    firsts = offsets_of(np.array([starts[-1] for starts in found], np.int64))
+    return [first + starts for first, starts in zip(firsts.tolist(), found, strict=False)]
 
 
 def cut_between_runs(
@@ -390,7 +393,7 @@ def cut_between_runs(
     Raises:
         SourceError: A footer contradicts itself.
     """
-    starts = _group_starts(catalogue)
+    starts = _group_starts(catalogue, num_threads)
 
     def is_cutting(file: int, group: int) -> bool:
         """Return whether a run goes on across the beginning of a row group."""
