@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import struct
 import uuid
@@ -321,6 +322,25 @@ def test_a_time_before_the_oldest_commit_that_is_still_there_is_refused_with_the
     assert len(rows_of(source, version=start + 3 * hour)) == len(rows_of(source, version=start + 3.9 * hour)) == 20
     assert len(rows_of(source, version=start + 4 * hour)) == len(rows_of(source, version=start + 9 * hour)) == 25
     assert len(rows_of(source, version=2)) == 15
+
+
+def test_a_commit_that_tells_no_time_is_as_old_as_its_file(tmp_path):
+    place = tmp_path / "table"
+    for version in range(4):
+        write_deltalake(place, rows(100 * version, num=5), mode="append")
+        path = place / f"_delta_log/{version:020}.json"
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        told = [{"commitInfo": {"timestamp": 3_600_000 * version}}] if version % 2 == 0 else []
+        actions = told + [action for action in actions if "commitInfo" not in action]
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        os.utime(path, (3600 * version, 3600 * version))
+    start, hour = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.timedelta(hours=1)
+    for late, num_rows in ((0, 5), (0.9, 5), (1, 10), (1.9, 10), (2, 15), (3, 20), (9, 20)):
+        assert len(rows_of(f"delta://{place}", version=start + late * hour)) == num_rows
+    storage = in_memory(place)  # tells no time
+    for late, version in ((0, 1), (1.9, 1), (2, 3), (9, 3)):
+        with pytest.raises(stoker.SourceError, match=f"when version {version} of the Delta table"):
+            stoker.Dataset("delta://lake/table", version=start + late * hour, storage=storage).open()
 
 
 def test_the_version_is_settled_when_a_loader_is_made(tmp_path):

@@ -115,13 +115,14 @@ class FsspecStorage:
         answer_s: How long the client may take for an answer.
     """
 
+    _TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "modificationTime", "modification_time")
     # In the order of trust; the first one that the file system gives is the version.
     _VERSIONS = (
         *("ETag", "etag", "version_id", "VersionId", "generation"),  # s3fs, http, adlfs, gcsfs
         *("blob_id", "sha", "hex", "oid", "content_hash"),  # hf, github, git, dropbox: names made of the content
         *("md5", "Content-MD5", "content_md5", "md5Hash", "crc32c", "checksum", "Digest"),
         *("CRC", "chksum"),  # zip, tar
-        *("mtime", "LastModified", "Last-Modified", "last_modified", "modificationTime", "modification_time"),
+        *_TIMES,
         *("modify", "modified", "modifiedTime", "updated", "last_commit", "created"),  # ftp, gdrive, hf, memory
     )
 
@@ -186,8 +187,10 @@ class FsspecStorage:
         version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
         if about.get("chksum") is not None or about.get("CRC") is not None:  # 32 bits, or of the header alone
             version += f" {about.get('date_time') or about.get('mtime')}"
+        times = [about[name].timestamp() for name in self._TIMES if isinstance(about.get(name), datetime)]
         url = path if has_scheme(path) else self._root_url + path
-        return ObjectInfo(url=url, size_bytes=int(about["size"] or 0), version=version)
+        written_s = times[0] if times else None
+        return ObjectInfo(url=url, size_bytes=int(about["size"] or 0), version=version, written_s=written_s)
 
     def __repr__(self) -> str:
         return f"FsspecStorage({self._root_url!r})"

@@ -134,7 +134,8 @@ class ObjectStorage:
 def _info(url: str, meta: Mapping[str, Any]) -> ObjectInfo:
     # What tells the object from others of its name is its ETag, which listings and answers quote differently.
     tag = (meta["e_tag"] or "").removeprefix("W/").strip('"')
-    return ObjectInfo(url=url, size_bytes=meta["size"], version=tag or str(int(meta["last_modified"].timestamp())))
+    written_s = meta["last_modified"].timestamp()
+    return ObjectInfo(url=url, size_bytes=meta["size"], version=tag or str(int(written_s)), written_s=written_s)
 
 
 def _credentials(client: Client) -> Any:

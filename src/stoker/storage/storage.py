@@ -20,7 +20,7 @@ import secrets
 import stat as stat_modes
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -51,11 +51,13 @@ class ObjectInfo:
         size_bytes: Its size; `DANGLING` for a link that leads nowhere.
         version: A text that changes when the object does: its etag, or its times of modification and change;
             `NO_VERSION` where the store tells nothing of the kind.
+        written_s: When it was last written, in seconds since 1970; None where that is not known. Tells no two apart.
     """
 
     url: str
     size_bytes: int
     version: str
+    written_s: float | None = field(default=None, compare=False)
 
 
 @runtime_checkable
@@ -296,6 +298,5 @@ def _files_below(folder: bytes) -> list[ObjectInfo]:
 def _local_info(path: bytes, status: os.stat_result) -> ObjectInfo:
     # The time of modification can be set to anything, as `cp -p` and `rsync -t` do; the time of change cannot. Not the
     # number of the file: file systems in user space give a file another one each time they have forgotten it.
-    return ObjectInfo(
-        url=name_of(path), size_bytes=status.st_size, version=f"{status.st_mtime_ns}-{status.st_ctime_ns}"
-    )
+    version = f"{status.st_mtime_ns}-{status.st_ctime_ns}"
+    return ObjectInfo(url=name_of(path), size_bytes=status.st_size, version=version, written_s=status.st_mtime)

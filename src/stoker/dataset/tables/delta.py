@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,9 @@ def open_delta(
     with tempfile.TemporaryDirectory(prefix="stoker-delta-") as temporary:
         # As deltalake sees it.
         folder = Path(os.path.realpath(temporary))
-        _copy_log(source, root, storage, folder, num_threads=num_threads)
+        infos = _copy_log(source, root, storage, folder, num_threads=num_threads)
         with table_errors("the log of the Delta table", place, _HINTS):
-            pin = _version_at(source.pin, folder, place) if isinstance(source.pin, datetime) else source.pin
+            pin = _version_at(source.pin, folder, infos, place) if isinstance(source.pin, datetime) else source.pin
             log = deltalake.DeltaTable(str(folder), version=pin)
             _check_features(log, place)
             schema = pa.schema(log.schema().to_arrow())
@@ -157,8 +157,14 @@ def _deleted_rows(log: Any, folder: Path, root: str) -> dict[str, bytes]:
     return found
 
 
-def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
-    """Copy the newest checkpoint of a table up to the version that is asked for, and the commits behind it."""
+def _copy_log(
+    source: TableSource, root: str, storage: Storage, folder: Path, *, num_threads: int
+) -> dict[str, ObjectInfo]:
+    """Copy the newest checkpoint of a table up to the version that is asked for, and the commits behind it.
+
+    Returns:
+        All that the log has in its store, by names.
+    """
     prefix = root + "_delta_log/"
     infos = {info.url[len(prefix) :]: info for info in storage.list(prefix)}
     last = source.pin if isinstance(source.pin, int) else None
@@ -178,35 +184,58 @@ def _copy_log(source: TableSource, root: str, storage: Storage, folder: Path, *,
         place = root.rstrip("/")
         raise SourceMissingError(f"no Delta table lies at {place}: it has no _delta_log", url=place)
     _copy([infos[name] for name in names], root, storage, folder, num_threads=num_threads)
+    return infos
 
 
-def _version_at(asked: datetime, folder: Path, place: str) -> int:
-    """Return the version that was the newest one at a time, by what commits say of theirs.
+def _version_at(asked: datetime, folder: Path, infos: Mapping[str, ObjectInfo], place: str) -> int:
+    """Return the version that was the newest one at a time: what a commit says of its own, else when it was written.
 
     Raises:
         SourceMissingError: As far back as the log goes, none is so old.
+        SourceError: A version that tells no time may be that one.
     """
     names = [path.name for path in (folder / "_delta_log").iterdir()]
     commits = sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
     checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
     first = 0 if 0 in commits else min(checkpoints, default=0)  # what lies before it cannot be put together any more
-    told: list[tuple[int, int]] = []
+    asked_us, when = round(asked.timestamp() * 1e6), asked.isoformat()
+    newest = untold = -1  # the newest version by then, and the last one before the next that tells no time
+    oldest: tuple[int, int] | None = None
+    time_ms = 0
     for version in commits[bisect.bisect_left(commits, first) :]:
-        with (folder / f"_delta_log/{version:020}.json").open("rb") as file:
-            line = next((line for line in file if b'"commitInfo"' in line[:16]), b"{}")
-        about = json.loads(line).get("commitInfo", {})
-        time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
-        if isinstance(time_ms, int):  # clocks of writers differ, and versions follow each other
-            told.append((max(time_ms, told[-1][0] if told else time_ms), version))
-    earlier = [version for time_ms, version in told if time_ms * 1000 <= round(asked.timestamp() * 1e6)]
-    if earlier:
-        return earlier[-1]
+        name = f"{version:020}.json"
+        if (told_ms := _time_of(folder / "_delta_log" / name, infos[name])) is None:
+            untold = version
+            continue
+        time_ms = max(time_ms, told_ms)  # clocks of writers differ, and versions follow each other
+        oldest = oldest or (time_ms, version)
+        if time_ms * 1000 > asked_us:
+            break
+        newest = version
+    if 0 <= newest < untold:
+        raise SourceError(
+            f"nobody tells when version {untold} of the Delta table {place} was written, and it may be the newest one "
+            f"at {when}: give the number of a version",
+            url=place,
+        )
+    if newest >= 0:
+        return newest
     way_out = "does not tell when any was written: give the number of a version"
-    if told:
-        oldest = datetime.fromtimestamp(told[0][0] / 1000, UTC).isoformat()
-        way_out = f"goes back to version {told[0][1]}: give a time from {oldest} on, or the number of a version"
-    when = asked.isoformat()
+    if oldest is not None:
+        since = datetime.fromtimestamp(oldest[0] / 1000, UTC).isoformat()
+        way_out = f"goes back to version {oldest[1]}: give a time from {since} on, or the number of a version"
     raise SourceMissingError(f"the Delta table {place} has no version as old as {when}: its log {way_out}", url=place)
+
+
+def _time_of(commit: Path, info: ObjectInfo) -> int | None:
+    """Return when a commit was made, in milliseconds since 1970: as it says, else as its store does."""
+    with commit.open("rb") as file:
+        line = next((line for line in file if b'"commitInfo"' in line[:16]), b"{}")
+    about = json.loads(line).get("commitInfo", {})
+    time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
+    if isinstance(time_ms, int):
+        return time_ms
+    return None if info.written_s is None else int(info.written_s * 1000)
 
 
 def _copy(infos: Sequence[ObjectInfo], root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
