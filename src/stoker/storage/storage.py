@@ -18,10 +18,8 @@ import errno
 import os
 import secrets
 import stat as stat_modes
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -38,6 +36,7 @@ T = TypeVar("T")
 NO_VERSION = "unknown"
 # What a file is called that is being written. An hour later its writer has been killed.
 _DRAFT, _STALE_S = b".stoker-draft", 3600.0
+_looked_through: set[bytes] = set()  # folders from which this process has removed such files
 # The size of a link that leads nowhere, in a listing.
 DANGLING = -1
 
@@ -228,9 +227,9 @@ class LocalStorage:
         path = name_bytes(url)
         aside, folder = path + b"." + secrets.token_hex(8).encode() + _DRAFT, os.path.dirname(path)  # noqa: PTH120
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103  Path has no names of bytes
-        _remove_drafts(folder)
         try:
             with open(aside, "xb") as file:  # noqa: PTH123
+                _remove_drafts(folder, os.fstat(file.fileno()).st_mtime)
                 file.write(data)
             os.replace(aside, path)  # noqa: PTH105
         except BaseException:
@@ -242,13 +241,18 @@ class LocalStorage:
         return "LocalStorage()"
 
 
-@cache
-def _remove_drafts(folder: bytes) -> None:
-    """Remove what writers that were killed have left in a folder: once a process, since all of it is listed."""
+def _remove_drafts(folder: bytes, now_s: float) -> None:
+    """Remove what writers that were killed have left in a folder: once a process, since all of it is listed.
+
+    It is `now_s` by the clock that stamps its files: another host's, where it is on a network.
+    """
+    if folder in _looked_through:
+        return
+    _looked_through.add(folder)
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                if entry.name.endswith(_DRAFT) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
+                if entry.name.endswith(_DRAFT) and now_s - entry.stat(follow_symlinks=False).st_mtime > _STALE_S:
                     os.unlink(entry.path)  # noqa: PTH108
 
 

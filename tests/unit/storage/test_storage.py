@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fsspec
 import pyarrow.fs as pafs
 import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper, HadoopFileSystem
 
+import stoker
 from stoker import SourceError, SourceMissingError
 from stoker.storage import storage as storage_module
 from stoker.storage.clients import checked_options, client_of
@@ -105,6 +110,40 @@ def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SourceError, match="regular"):
         LocalStorage().stat(str(tmp_path / "pipe"))
+
+
+AHEAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += 7200;
+    return result;
+}
+"""
+WRITE = """
+import sys, time
+from pathlib import Path
+from stoker.storage.storage import LocalStorage
+
+others, own = map(Path, sys.argv[1:])
+others.write_bytes(b"half")
+assert time.time() - others.stat().st_mtime > 3600
+LocalStorage().write(str(own), b"whole")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+def test_a_host_whose_clock_is_ahead_leaves_alone_what_others_are_writing(tmp_path):
+    others, own, library = tmp_path / "a.stoker-draft", tmp_path / "b", tmp_path / "ahead.so"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-", "-ldl"]
+    subprocess.run(command, input=AHEAD.encode(), check=True)
+    path = str(Path(stoker.__file__).parents[1])
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", WRITE, others, own], env=environment, check=True)
+    assert (others.read_bytes(), own.read_bytes()) == (b"half", b"whole")
 
 
 def test_a_scheme_nobody_knows_is_an_error_that_names_it():
