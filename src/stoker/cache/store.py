@@ -101,6 +101,7 @@ class Store:
         self._missed: set[str] = set()
         self._corrupt: set[str] = set()
         self._damaged: dict[str, FileVersion] = {}  # files that could not be removed, and count as not there
+        self._closing = threading.Event()
         self._disk: Disk | None = None
         try:
             self._disk = self._open_disk()
@@ -112,7 +113,6 @@ class Store:
                     path=self.path,
                 ) from error
             self._warn(self._refusal(error))
-        self._closing = threading.Event()
         self._scrubber: threading.Thread | None = None
         if scrub_bytes_s is not None:
             self._scrubber = threading.Thread(
@@ -391,7 +391,7 @@ class Store:
             self.is_refusing = False
         except (OSError, CacheError) as error:
             refusal = self._refusal(error)
-            if must_be_kept:
+            if must_be_kept or self._closing.is_set():
                 raise refusal from error
             self.is_refusing = True
             if not isinstance(error, CacheFullError) or size_bytes > (self.limit_bytes or 0):
@@ -427,10 +427,16 @@ class Store:
             disk.folder.note_verified(key, about, is_new=True)
 
     def _disk_in_place(self) -> Disk:
-        """Return the folder that can be written to; opened anew, where it was removed or moved since."""
+        """Return the folder that can be written to; opened anew, where it was removed or moved since.
+
+        Raises:
+            CacheError: This was closed.
+        """
         disk = self._disk
-        if disk is None or not disk.folder.is_in_place:
+        if self._closing.is_set() or disk is None or not disk.folder.is_in_place:
             with self._mutex:
+                if self._closing.is_set():
+                    raise CacheError(f"the cache {self.path} was closed", path=self.path)
                 if self._disk is disk:
                     fresh = self._open_disk()
                     if disk is not None:
@@ -497,9 +503,10 @@ class Store:
         if self.mirror is not None:
             self.mirror.close()
         self._memory.close()
-        for disk in (self._disk, *self._left):
-            if disk is not None:
-                disk.close()
+        with self._mutex:  # whoever opens the folder anew has done so before, or does not
+            disks = [disk for disk in (self._disk, *self._left) if disk is not None]
+        for disk in disks:
+            disk.close()
 
     def __enter__(self) -> Self:
         return self

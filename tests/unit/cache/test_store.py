@@ -3,6 +3,7 @@ import ctypes
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker.cache.folder
 import stoker.cache.store
-from stoker import CacheError, CacheFullError, ChunkCorruptError
+from stoker import Cache, CacheError, CacheFullError, ChunkCorruptError
 from stoker.cache import admin, write
 from stoker.cache.folder import Files, _fallocate
 from stoker.cache.store import Store
@@ -699,6 +700,21 @@ def test_closing_twice_is_harmless_and_using_after_it_is_an_error(folder):
     store.close()
     with pytest.raises(CacheError, match="closed"):
         store.try_lock(key(1))
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_closed_store_takes_no_chunk_and_opens_no_folder(folder, is_removed):
+    store = Cache(folder).open()
+    put(store, 1)
+    store.close()
+    if is_removed:
+        shutil.rmtree(folder)
+    with pytest.raises(CacheError, match="was closed"):
+        put(store, 2)
+    assert folder.exists() != is_removed
+    with Store(folder) as other:
+        assert there(other) == (set() if is_removed else {1})
+        assert not other.has(key(2))  # in memory neither
 
 
 def test_checked_files_are_remembered_by_key_not_by_file(store):
