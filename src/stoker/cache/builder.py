@@ -15,9 +15,10 @@ import pyarrow as pa
 from stoker.cache.store import Store
 from stoker.cache.threads import Helpers, Permits, overlapped
 from stoker.cache.workers import TransformProcesses
-from stoker.cache.write import prepare_chunk
+from stoker.cache.write import check_names, prepare_chunk
 from stoker.columns import Columns, Converter, Packable, as_table, plan_spec
 from stoker.dataset.catalogue import Catalogue
+from stoker.dataset.description import Description
 from stoker.dataset.fragments import Fragment
 from stoker.errors import (
     CacheError,
@@ -160,7 +161,7 @@ class Builder:
             return self._spec
 
     def _plan(self, columns: pa.Schema | pa.Table) -> Spec:
-        return plan_spec(columns, self._dataset.fields, self._dataset.deduplicate)
+        return plan_sample(columns, self._dataset)
 
     def _spec_of_chunk(self, i: int) -> Spec:
         wait = threading.Event().wait
@@ -430,6 +431,17 @@ def noted(stage: str, where: Fragment | str) -> Iterator[None]:
     except StokerError as error:
         error.add_note(f"while {stage} {where}")
         raise
+
+
+def plan_sample(columns: pa.Schema | pa.Table, dataset: Description) -> Spec:
+    """Return what a sample of these columns is, in a data set.
+
+    Raises:
+        FieldError: One cannot become a tensor, or two fields have names that no chunk can keep beside each other.
+    """
+    spec = plan_spec(columns, dataset.fields, dataset.deduplicate)
+    check_names(spec)
+    return spec
 
 
 def empty_arrays(spec: Spec) -> Arrays:

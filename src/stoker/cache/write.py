@@ -68,7 +68,7 @@ def prepare_chunk(
     reason = _find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
         raise FieldMismatchError(reason, fragment="")
-    _check_names(spec)
+    check_names(spec)
     rows = split(arrays, spec, num_samples=num_samples)
     tables = [*zip(table_names(spec), spec.tables, rows, strict=True)]
     items = list(_items(tables, page_bytes))
@@ -194,8 +194,12 @@ def _format(entry: Entry) -> str:
     return shape + entry.dtype.newbyteorder("<").str
 
 
-def _check_names(spec: Spec) -> None:
-    """Raise where two fields would share the name of an array, as "a", a list of lists, and "a.values", a list, do."""
+def check_names(spec: Spec) -> None:
+    """Raise where two fields would share the name of an array, as "a", a list of lists, and "a.values", a list, do.
+
+    Raises:
+        FieldError: Two of them would.
+    """
     owners: dict[str, str] = {}
     for entry in spec.ragged:
         for name in array_names(entry):

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from stoker.cache.builder import plan_sample
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
-from stoker.columns import plan_spec
 from stoker.dataset.catalogue import OnCount
 from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
@@ -80,9 +80,7 @@ def spec_known(one: CountedSet) -> Spec | None:
         FieldError: A column cannot become a tensor, so that no loader can be made.
     """
     dataset = one.catalogue.dataset
-    return (
-        plan_spec(one.catalogue.schema, dataset.fields, dataset.deduplicate) if dataset.transform is None else one.spec
-    )
+    return plan_sample(one.catalogue.schema, dataset) if dataset.transform is None else one.spec
 
 
 def common_spec(known: CountedSets) -> Spec | None:

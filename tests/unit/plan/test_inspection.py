@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.strategies import write_files
 
-from stoker import CacheError, Dataset, Field, Loader
+from stoker import CacheError, Dataset, Field, FieldError, Loader
 from stoker.plan.inspection import inspect as inspect_all
 
 
@@ -79,6 +79,16 @@ def test_nulls_that_footers_know_are_told_as_the_loader_would(tmp_path):
     assert found.source.nulls == {"a": 1}
     assert "column 'a' has 1 null" in found.problems[0]
     assert not inspect(Dataset(tmp_path, fields={"a": Field(fill=0)})).problems
+
+
+def test_names_that_no_chunk_can_keep_are_told_as_the_loader_would(tmp_path):
+    lists = pa.array([[[1], []]] * 5, pa.list_(pa.list_(pa.int32())))
+    pq.write_table(pa.table({"a": lists, "a.values": [[1, 2]] * 5}), tmp_path / "a.parquet")
+    found = inspect(Dataset(tmp_path))
+    assert "the fields 'a' and 'a.values' would both be kept" in found.problems[0]
+    assert found.size_bytes is None
+    with pytest.raises(FieldError, match="would both be kept"):
+        Loader(Dataset(tmp_path), batch_size=2)
 
 
 def test_with_a_transform_the_cache_knows_what_a_sample_is(tmp_path):
