@@ -314,6 +314,20 @@ def test_a_state_is_not_to_blame_for_a_batch_size_that_does_not_fit_the_lanes(pl
         dataset.load_state_dict(state)
 
 
+def test_a_state_that_is_refused_changes_nothing(place, epochs, monkeypatch):
+    dataset, other = dataset_of(place), dataset_of(place, seed=4).state_after(2)
+    for state in ({}, other, other | {"seed": 3, "num_consumed": 451}):
+        with pytest.raises(stoker.ResumeError):
+            dataset.load_state_dict(state)
+    monkeypatch.setenv("RANK", "1")  # of which nobody knew before
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(dataset) == len(epochs[0]) / 2
+    assert dataset.epoch == 0
+    found = ids_of(DataLoader(dataset, batch_size=None))
+    dataset.close()
+    assert found[:4] == epochs[0][1:8:2]
+
+
 def test_an_error_in_a_worker_names_what_failed(place, tmp_path):
     dataset = TorchDataset(
         source_of(place, transform=fails_at_300, transform_version="1"),

@@ -210,6 +210,13 @@ class Ranks:
         self._seen = _brought_together()
         return self._settled[0]
 
+    def look(self) -> Shard:
+        """Return what `settle` would, and raise as it does, without deciding."""
+        if self._settled is None:
+            return self._decided()[0]
+        self._check_settled(*self._settled)
+        return self._settled[0]
+
     def own(self) -> None:
         """Decide anew for this process and its workers: it is no worker of the process that this was copied from."""
         self._of_owner = None

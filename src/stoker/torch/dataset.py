@@ -176,11 +176,14 @@ class TorchDataset(IterableDataset[Tensors]):
             allow: What may differ; None takes the `allow` that this was made with.
 
         Raises:
-            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version.
+            ResumeError: The position is of other data, or of another seed, window, number of lanes or order version;
+                nothing has changed then.
             ValueError: `allow` holds an unknown word, or the ranks and the arguments do not go together.
         """
-        self._config.global_size(self._ranks.settle())  # first: what is wrong with these is not the state's fault
-        _, settled = self._resume.load(state, self._allow if allow is None else allow, self._steps)
+        # First: what is wrong with ranks is not the state's fault. But a bad state decides nothing.
+        size = self._config.global_size(self._ranks.look())
+        _, settled = self._resume.load(state, self._allow if allow is None else allow, partial(self._steps_of, size))
+        self._ranks.settle()
         self._anchor = settled
         self._passes.tell(settled.epoch, settled.num_consumed, is_restored=True, order=self._order)
 
@@ -327,7 +330,9 @@ class TorchDataset(IterableDataset[Tensors]):
         return {"num_workers": num_workers, "global_batch_size": size, "remainder": remainder}
 
     def _steps(self, position: Position) -> Steps:
-        size = self._config.global_size(self._ranks.settle())
+        return self._steps_of(self._config.global_size(self._ranks.settle()), position)
+
+    def _steps_of(self, size: int, position: Position) -> Steps:
         return position.steps(global_batch_size=size, remainder=self._config.remainder)
 
     @property
