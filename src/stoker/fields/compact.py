@@ -64,8 +64,9 @@ class Scaled:
             if not abs(value) <= sys.float_info.max:
                 raise ValueError(f"Scaled: {name}, an end of the range, must be finite, not {value}")
             object.__setattr__(self, name, float(value))  # one range has one name, however its ends were written
-        if not self.low < self.high:
-            raise ValueError(f"Scaled: the range must not be empty, not {self.low} to {self.high}")
+        if not 0 < self.high - self.low <= sys.float_info.max:
+            what = "empty" if not self.low < self.high else "wider than any float"
+            raise ValueError(f"Scaled: the range must not be {what}, not {self.low} to {self.high}")
         if self.dtype not in ("uint8", "uint16"):
             raise ValueError(f"Scaled: dtype must be 'uint8' or 'uint16', not {self.dtype!r}")
 
@@ -147,10 +148,12 @@ def plan_compact(
     """
     is_float, told = dtype.kind == "f", f"and the field is {dtype.name}"
     if isinstance(storage_dtype, Scaled):
-        if not is_float:
-            raise MisfitError(f"a range is for floats, {told}")
-        compact = Compact("scaled", dtype, shape, storage_dtype.low, storage_dtype.step)
-        return np.dtype(storage_dtype.dtype), shape, compact
+        low, high, kept = storage_dtype.low, storage_dtype.high, np.dtype(storage_dtype.dtype)
+        if not is_float or dtype.itemsize <= kept.itemsize:
+            raise MisfitError(f"a range in {kept} is for wider floats, {told}")
+        if max(abs(low), abs(high), high - low) > float(np.finfo(dtype).max):  # what is widened would be infinite
+            raise MisfitError(f"the range from {low:g} to {high:g} is larger than any {dtype.name}")
+        return kept, shape, Compact("scaled", dtype, shape, low, storage_dtype.step)
     if storage_dtype == "bits":
         if dtype.kind != "b":
             raise MisfitError(f"bits are for bools, {told}")

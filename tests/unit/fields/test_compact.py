@@ -124,6 +124,10 @@ def test_what_was_no_number_stays_none(special):
         ("bits", "uint8", (8,), "bools"),
         ("bits", "bool", (), "stack several"),
         (Scaled(0, 1), "int64", (), "floats"),
+        (Scaled(0, 1, "uint16"), "float16", (), "wider floats"),
+        (Scaled(0, 1e5), "float16", (), "larger than any float16"),
+        (Scaled(-1e39, 1), "float32", (), "larger than any float32"),
+        (Scaled(-3e38, 3e38, "uint16"), "float32", (), "larger than any float32"),
     ],
 )
 def test_a_form_that_makes_no_sense_is_refused_with_the_reason(storage_dtype, dtype, shape, reason):
@@ -141,7 +145,7 @@ def test_arguments_that_are_none_are_refused():
         Field("float32", storage_dtype="float8")
     with pytest.raises(TypeError, match="storage_dtype"):
         Field("float32", storage_dtype=16)
-    for low, high in ((1, 1), (2, 1), (0, float("inf")), (float("nan"), 1)):
+    for low, high in ((1, 1), (2, 1), (0, float("inf")), (float("nan"), 1), (-1e308, 1e308)):
         with pytest.raises(ValueError, match="range"):
             Scaled(low, high)
     with pytest.raises(ValueError, match="int8"):
