@@ -227,15 +227,11 @@ def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Ar
         try:
             return narrow(values, compact, dtype)
         except MisfitError as error:
-            form = "bfloat16" if compact.form == "bfloat16" else dtype.name
-            if compact.form == "scaled":
-                last = compact.low + compact.step * int(np.iinfo(dtype).max)
-                form = f"{dtype.name} steps from {compact.low:g} to {last:g}"
             row = "" if plan.entry.is_ragged else f"row {start + error.index}, counted from 0, of "
             column = plan.columns[j].name
             raise FieldError(
-                f"column {column!r}: {error} does not fit {form} ({row or 'in '}{where}). Give a wider storage_dtype, "
-                "or leave it out",
+                f"column {column!r}: {error} does not fit {compact.told(dtype)} ({row or 'in '}{where}). Give a wider "
+                "storage_dtype, or leave it out",
                 columns=[column],
             ) from None
 

@@ -143,11 +143,11 @@ def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, 
 
 def _differences(expected: Spec, found: Spec) -> list[tuple[str, str]]:
     """Return each field in which a spec differs, and how; of fields in another order one line, without a field."""
-    ours, theirs = ({entry.name: str(entry) for entry in spec} for spec in (expected, found))
-    lines = [(name, f"has no field {text}") for name, text in ours.items() if name not in theirs]
-    lines += [(name, f"has a field more, {text}") for name, text in theirs.items() if name not in ours]
-    both = ((name, text, theirs[name]) for name, text in ours.items() if name in theirs)
-    lines += [(name, f"has {their} where it is {text}") for name, text, their in both if their != text]
+    ours, theirs = ({entry.name: entry for entry in spec} for spec in (expected, found))
+    lines = [(name, f"has no field {entry}") for name, entry in ours.items() if name not in theirs]
+    lines += [(name, f"has a field more, {entry}") for name, entry in theirs.items() if name not in ours]
+    both = ((name, entry, theirs[name]) for name, entry in ours.items() if name in theirs)
+    lines += [(name, f"has {their} where it is {entry}") for name, entry, their in both if their != entry]
     if not lines and [*ours] != [*theirs]:
         lines = [("", f"has the fields in the order {', '.join(theirs)}, not {', '.join(ours)}")]
     return lines

@@ -108,6 +108,13 @@ class Compact:
         low, step = data.get("low", 0.0), data.get("step", 0.0)
         return cls(data["form"], np.dtype(data["dtype"]), tuple(data["shape"]), low, step)
 
+    def told(self, kept: np.dtype[Any]) -> str:
+        """Return the form in words, with what is kept: "int32", "uint8 steps from 0 to 1"."""
+        if self.form == "scaled":
+            high = self.low + self.step * int(np.iinfo(kept).max)
+            return f"{kept.name} steps from {self.low:g} to {high:g}"
+        return kept.name if self.form == "cast" else self.form
+
 
 class MisfitError(ValueError):
     """A column, or a value of it, cannot become what is asked for: why, for whoever knows where it stands.

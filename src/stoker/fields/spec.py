@@ -90,8 +90,9 @@ class Field:
                 dtype = np.dtype(self.dtype)
             except TypeError:
                 raise ValueError(f"Field: {self.dtype!r} is no NumPy dtype; try 'float32' or 'int64'") from None
-            if dtype.kind not in "biuf":
-                raise ValueError(f"Field: dtype {self.dtype!r} cannot be a tensor; use a bool, integer or float")
+            if dtype.kind not in "biuf" or dtype.itemsize > 8:
+                what = "use a bool, integer or float of 64 bits at most"
+                raise ValueError(f"Field: dtype {self.dtype!r} cannot be a tensor; {what}")
             object.__setattr__(self, "dtype", dtype.name)
         ways = [n for n in ("vocabulary", "hash_buckets", "num_bytes") if getattr(self, n) is not None]
         if len(ways) > 1:
@@ -248,8 +249,7 @@ class Entry:
         unit = f" ({self.unit})" if self.unit else ""
         shared = "" if self.deduplicated_by is None else f", shared by {self.deduplicated_by}"
         if self.compact is not None:
-            forms = {"cast": self.dtype.name, "scaled": f"{self.dtype.name} steps"}
-            return f"{self.delivered}, kept as {forms.get(self.compact.form, self.compact.form)}"
+            return f"{self.delivered}, kept as {self.compact.told(self.dtype)}"
         return f"{self.name}: {self.dtype.name}{lists}{shape}{unit}{shared}"
 
 

@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stoker import Dataset, Entry, FieldError, Mixture, Spec
+from stoker import Dataset, Entry, Field, FieldError, Loader, Mixture, Scaled, Spec
+from stoker.testing import write_parquet
 
 WEB, CODE = Dataset("nowhere/web"), Dataset("nowhere/code")
 
@@ -68,6 +69,15 @@ def test_every_difference_between_specs_is_listed():
     ):
         assert line in str(raised.value)
     assert raised.value.columns == ("dense", "id", "label")
+
+
+def test_ranges_of_steps_differ_though_all_else_is_the_same(tmp_path):
+    datasets = {}
+    for name, high in (("web", 1), ("code", 2)):
+        write_parquet(tmp_path / name / "a.parquet", {"x": np.linspace(0, 1, 20)})
+        datasets[name] = Dataset(tmp_path / name, fields={"x": Field(storage_dtype=Scaled(0, high))})
+    with pytest.raises(FieldError, match="code: has x: float64, kept as uint8 steps from 0 to 2 where it is"):
+        Loader(Mixture(datasets), batch_size=4)
 
 
 def test_the_order_of_fields_counts_because_it_is_that_of_a_batch():

@@ -57,6 +57,7 @@ def test_two_fields_of_one_name_are_refused():
     [
         ({"dtype": "float33"}, ValueError, "no NumPy dtype"),
         ({"dtype": "str"}, ValueError, "cannot be a tensor"),
+        ({"dtype": "float128"}, ValueError, "float128"),
         ({"vocabulary": ["a"], "hash_buckets": 3}, ValueError, "give one"),
         ({"hash_buckets": 0}, ValueError, "at least 1"),
         ({"num_bytes": True}, TypeError, "integer"),
