@@ -369,7 +369,7 @@ def test_footers_that_tell_of_another_column_are_read_at_once(tmp_path):
     (footers,) = (tmp_path / "source").glob("footers-*")
     footers.unlink()
     storage.meet()
-    with Loader(dataset, batch_size=8, cache=tmp_path, weights="w") as loader:
+    with Loader(dataset, batch_size=8, cache=tmp_path, weights="w", num_threads=2) as loader:
         assert len(loader) == 5
     assert next(storage.turn) > 4
 
