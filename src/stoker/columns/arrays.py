@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arrow import is_list, plain_array
-from stoker.columns.kinds import DType, Form, ValueKind, is_bool8
+from stoker.columns.kinds import DType, ValueKind, is_bool8
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError
 from stoker.fields.offsets import offsets_of
@@ -24,13 +24,7 @@ _MAX_COUNTED = 8
 
 
 def null_error(counts: Mapping[str, int], *, where: str, inside: bool = False) -> FieldError:
-    """Return the error for columns with nulls that nothing stands for.
-
-    Args:
-        counts: Number of nulls by column.
-        where: File and row groups, as a text.
-        inside: The nulls stand inside lists, where a mask does not reach.
-    """
+    """Return the error for columns with so many nulls each that nothing stands for; no mask shows those in lists."""
     names = list(counts)
     nulls = "; ".join(f"column {n!r} has {counts[n]:,} null{'s' * (counts[n] != 1)}" for n in names[:_MAX_COUNTED])
     if rest := names[_MAX_COUNTED:]:
@@ -119,73 +113,64 @@ def _bytes_under(array: pa.Array) -> pa.Array:
 
 
 def numbers_of(array: pa.Array, leaf: ValueKind, valid: Array | None, *, at_null: float = 0) -> Array:
-    """Return the values of a column of numbers in the dtype Arrow stores them in.
+    """Return the values of a column of numbers in the dtype Arrow stores them in, `at_null` at nulls.
 
-    Decimals come as float64, each the nearest to its exact value.
-
-    Args:
-        array: The column.
-        leaf: What its values are.
-        valid: Which of them are there; None for all.
-        at_null: What comes in place of others, where Arrow stores numbers as they are; zero comes elsewhere.
+    Decimals come as float64, each the nearest to its exact value, and always zero at nulls.
 
     Raises:
         MisfitError: A decimal is beyond float64.
     """
-    if leaf.form is Form.DECIMAL:
-        return _nearest(array, leaf, valid)
-    is_bits = leaf.form is Form.BOOL
-    values = buffer_of(array.cast(pa.uint8()) if is_bits else array, np.dtype(np.uint8) if is_bits else leaf.storage)
+    if leaf.scale is not None:
+        return _nearest(array, valid)
+    is_bits = leaf.dtype.kind == "b"
+    values = buffer_of(array.cast(pa.uint8()) if is_bits else array, np.dtype(np.uint8) if is_bits else leaf.dtype)
     if valid is not None:
         values = np.where(valid, values, values.dtype.type(at_null))
     return values.view(np.bool_) if is_bits else values
 
 
-def unscaled_of(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
-    """Return the unscaled integers of decimals, int64 [n], zeros at nulls.
-
-    Raises:
-        MisfitError: One is beyond int64.
-    """
-    whole, fits = _lowest_limb(array, leaf, valid)
+def unscaled_of(array: pa.Array, valid: Array | None) -> Array:
+    """Return the unscaled integers of decimals, int64 [n], zeros at nulls; one beyond int64 is a `MisfitError`."""
+    whole, fits = _lowest_limb(array, valid)
     if not fits.all():
         i = int(np.argmin(fits))
-        why = f"{_whole(array, leaf, i)} has more digits than int64 can hold"
+        why = f"{_whole(array, i)} has more digits than int64 can hold"
         raise MisfitError(why, index=i, advice="Use a float dtype.")
     return whole
 
 
-def _nearest(array: pa.Array, leaf: ValueKind, valid: Array | None) -> Array:
+def _nearest(array: pa.Array, valid: Array | None) -> Array:
     """Return the float64 nearest to each decimal, [n], zeros at nulls.
 
     An integer below 2**53 and a power of ten up to 10**22 are both exact floats, so that one division rounds
     rightly. The others are read as texts.
     """
-    whole, fits = _lowest_limb(array, leaf, valid)
+    (whole, fits), scale = _lowest_limb(array, valid), int(array.type.scale)
     is_easy = fits & (whole <= _EXACT_INTEGER) & (whole >= -_EXACT_INTEGER)
-    if not 0 <= leaf.scale <= _EXACT_POWER:
+    if not 0 <= scale <= _EXACT_POWER:
         is_easy &= whole == 0
-    floats = np.where(is_easy, whole, 0) / float(10 ** min(max(leaf.scale, 0), _EXACT_POWER))
+    floats = np.where(is_easy, whole, 0) / float(10 ** min(max(scale, 0), _EXACT_POWER))
     for i in np.flatnonzero(~is_easy).tolist():
-        text = f"{_whole(array, leaf, i)}e{-leaf.scale}"
+        text = f"{_whole(array, i)}e{-scale}"
         floats[i] = float(text)
         if np.isinf(floats[i]):
             raise MisfitError(f"{text} is beyond float64", index=i, advice="Scale the column in a transform.")
     return floats
 
 
-def _lowest_limb(array: pa.Array, leaf: ValueKind, valid: Array | None) -> tuple[Array, Array]:
+def _lowest_limb(array: pa.Array, valid: Array | None) -> tuple[Array, Array]:
     """Return the lowest limb of each decimal's integer, int64 [n], zeros at nulls, and where it is all of it."""
-    num_limbs = leaf.width // leaf.storage.itemsize
-    limbs = buffer_of(array, leaf.storage, width=num_limbs).reshape(len(array), num_limbs)
+    limb = np.dtype(np.int32 if array.type.byte_width == 4 else np.int64)
+    num_limbs = array.type.byte_width // limb.itemsize
+    limbs = buffer_of(array, limb, width=num_limbs).reshape(len(array), num_limbs)
     if valid is not None:
         limbs = np.where(valid[:, None], limbs, limbs.dtype.type(0))
     fits = (limbs[:, 1:] == (limbs[:, :1] >> (8 * limbs.itemsize - 1))).all(axis=1)  # above it, only the sign
     return np.ascontiguousarray(limbs[:, 0]).astype(np.int64, copy=False), fits
 
 
-def _whole(array: pa.Array, leaf: ValueKind, i: int) -> int:
-    octets = buffer_of(array.slice(i, 1), np.dtype(np.uint8), width=leaf.width)
+def _whole(array: pa.Array, i: int) -> int:
+    octets = buffer_of(array.slice(i, 1), np.dtype(np.uint8), width=array.type.byte_width)
     return int.from_bytes(octets.tobytes(), "little", signed=True)
 
 
@@ -196,22 +181,15 @@ def integer_fits(value: int, dtype: DType) -> bool:
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return int(info.min) <= value <= int(info.max)
-    return abs(value) <= 1 << exact_bits(dtype)
+    return abs(value) <= 1 << int(np.finfo(dtype).nmant) + 1
 
 
 def is_held(number: float, dtype: DType) -> bool:
     """Whether `dtype` has the very number."""
-    if dtype.kind in "iu":
+    if dtype.kind in "biu":
         return float(number).is_integer() and integer_fits(int(number), dtype)
     with np.errstate(over="ignore"):
-        return dtype.kind == "f" and float(np.array(number).astype(dtype)) == number
-
-
-def exact_bits(dtype: DType) -> int:
-    """Return how many bits an integer may have so that `dtype` holds every one of them exactly."""
-    if dtype.kind == "f":
-        return int(np.finfo(dtype).nmant) + 1
-    return {"b": 1, "i": dtype.itemsize * 8 - 1, "u": dtype.itemsize * 8}[dtype.kind]
+        return float(np.array(number).astype(dtype)) == number
 
 
 def cast_numbers(values: Array, dtype: DType) -> Array:

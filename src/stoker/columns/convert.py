@@ -5,13 +5,14 @@ Views where Arrow's layout allows, never a Python object a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from stoker._native import ExportedBatch
+from stoker.arrow import is_list
 from stoker.columns.arrays import (
     buffer_of,
     cast_numbers,
@@ -24,7 +25,6 @@ from stoker.columns.arrays import (
     unscaled_of,
     validity,
 )
-from stoker.columns.kinds import WORDS, Form, is_bytes
 from stoker.columns.pieces import BatchColumns, Packable, Pieces, joined
 from stoker.columns.plan import ColumnPlan, FieldPlan, plan_fields
 from stoker.columns.results import Columns, as_table
@@ -35,9 +35,6 @@ from stoker.fields.spec import Array, Arrays, Field, Ragged
 
 # Schemas whose plans are kept.
 _MAX_KNOWN = 8
-
-# What numbers become without a detour.
-_STORED_AS_THEY_ARE = (Form.INTEGER, Form.TIME, Form.FLOAT)
 # Columns for which a batch is exported: 0.2 us each, and some more for the batch, where 3 us each are saved.
 _MANY_COLUMNS = 16
 # Pieces of fewer bytes are joined: one more costs some microseconds, as long as these take to copy.
@@ -52,11 +49,6 @@ def to_arrays(columns: Columns, fields: Mapping[str, Field], *, where: str) -> A
 
     Arrays are C-contiguous. They are views of Arrow's memory, and then read-only, where the layout is the same: numbers
     without nulls, fixed-size lists, values of lists, where they are in one piece. Stacked fields are new.
-
-    Args:
-        columns: A table of any chunking, or what a transform returned.
-        fields: What the user asked for.
-        where: File, row groups and rows, as a text for messages.
 
     Raises:
         FieldError: As `plan_spec`; or a value cannot become what its field asks for, or is null without an answer.
@@ -73,9 +65,6 @@ class Converter:
     As `to_arrays`, but in the form they are kept in, stacked fields still as their columns and others in pieces:
     packing brings these together. Every value has been checked: what is left to do cannot fail. Safe to use from
     several threads.
-
-    Args:
-        fields: What the user asked for.
     """
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
@@ -95,13 +84,10 @@ class Converter:
         return fields
 
     def coded(self, schema: pa.Schema) -> frozenset[str]:
-        """Return the columns of strings that become numbers, for which their dictionary is as good as themselves.
-
-        Raises:
-            FieldError: As `plan_spec`.
-        """
+        """Return the columns of strings that become numbers: their dictionary is as good. Errors as `plan_spec`."""
         columns = (column for plan in self._plans(schema) for column in plan.columns)
-        return frozenset(column.name for column in columns if column.is_coded)
+        coded = (column for column in columns if column.codes is not None and not column.levels)
+        return frozenset(column.name for column in coded if column.leaf.is_words and column.leaf.width is None)
 
     def _plans(self, schema: pa.Schema) -> Sequence[FieldPlan]:
         for known, plans in self._known:
@@ -126,7 +112,7 @@ def _converted(table: pa.Table, plans: Sequence[FieldPlan], where: str) -> dict[
             shape = (table.num_rows, *plan.entry.shape)
             fields[plan.entry.name] = Pieces(plan.entry.dtype, shape, _stacked(plan, batches, exported, where, mask))
         else:
-            fields[plan.entry.name] = _single(plan.columns[0], batches, where, mask)
+            fields[plan.entry.name] = _single(plan.columns[0], batches, where, None if mask is None else mask[:, 0])
         if plan.mask is not None and mask is not None:
             fields[plan.mask.name] = mask.reshape(table.num_rows, *plan.mask.shape)
     return fields
@@ -157,27 +143,19 @@ def _single(
     offsets: list[tuple[Array, ...]] = []
     start = 0
     for batch in batches:
-        values, borders, valid = _unfolded(batch, column, where, start)
+        values, borders = _unfolded(batch, column, where, start, mask)
         parts.append(values if column.num_levels else values.reshape(len(values), *column.shape))
         offsets.append(borders)
-        if mask is not None and valid is not None:
-            mask[start : start + batch.num_rows, 0] = valid
         start += batch.num_rows
     if not parts:
         parts, offsets = [np.zeros((0, *column.shape), column.dtype)], [(np.zeros(1, np.int64),) * column.num_levels]
-    joined: Array | Ragged | Pieces = _together(parts)
+    is_small = sum(one.nbytes for one in parts) < len(parts) * _PIECE_BYTES
+    found: Array | Ragged | Pieces = parts[0]
+    if len(parts) > 1:
+        found = np.concatenate(parts) if is_small else Pieces.of(parts)
     for of_level in reversed([*zip(*offsets, strict=True)]):
-        joined = Ragged(joined, _join_offsets(of_level))
-    return joined
-
-
-def _together(values: Sequence[Array]) -> Array | Pieces:
-    """Return the rows of all arrays as those of one."""
-    if len(values) == 1:
-        return values[0]
-    if sum(one.nbytes for one in values) < len(values) * _PIECE_BYTES:
-        return np.concatenate(values)
-    return Pieces.of(values)
+        found = Ragged(found, _join_offsets(of_level))
+    return found
 
 
 def _join_offsets(parts: Sequence[Array]) -> Array:
@@ -199,22 +177,13 @@ def _stacked(
     start = 0
     for batch, by_address in zip(batches, exported, strict=True):
         if by_address is not None and plan.alike is not None and not by_address.with_nulls(plan.alike):
-            parts.append(BatchColumns(batch, by_address, plan.alike, plan.columns[0].leaf.storage))
+            parts.append(BatchColumns(batch, by_address, plan.alike, plan.columns[0].leaf.dtype))
         else:
-            parts.append(_columns_of(batch, plan, where, start, mask))
+            masks: Iterable[Array | None] = [None] * len(plan.columns) if mask is None else mask.T
+            columns = zip(plan.columns, masks, strict=True)
+            parts.append([_unfolded(batch, column, where, start, of_column)[0] for column, of_column in columns])
         start += batch.num_rows
     return parts
-
-
-def _columns_of(batch: pa.RecordBatch, plan: FieldPlan, where: str, start: int, mask: Array | None) -> list[Array]:
-    """Return the columns of a stacked field, and note their nulls in `mask`, from its row `start` on."""
-    arrays: list[Array] = []
-    for j, column in enumerate(plan.columns):
-        values, _, valid = _unfolded(batch, column, where, start)
-        arrays.append(values)
-        if mask is not None and valid is not None:
-            mask[start : start + batch.num_rows, j] = valid
-    return arrays
 
 
 def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Array | Ragged | Pieces:
@@ -240,26 +209,33 @@ def _narrowed(field: Array | Ragged | Pieces, plan: FieldPlan, where: str) -> Ar
     return field.changed(change, dtype, plan.kept.shape) if isinstance(field, Pieces) else change(field, 0, 0)
 
 
-def _unfolded(batch: pa.RecordBatch, column: ColumnPlan, where: str, start: int) -> Unfolded:
-    """Return what `unfold` does of a column, in a batch that begins with row `start` of its table."""
+def _unfolded(
+    batch: pa.RecordBatch, column: ColumnPlan, where: str, start: int, mask: Array | None
+) -> tuple[Array, tuple[Array, ...]]:
+    """Return values and offsets of a column, as `unfold`, in a batch that begins with row `start` of its table.
+
+    Notes in `mask`, bool, one a row of the table, which of the batch had a value.
+    """
     array = batch.column(column.number)
     # Nearly all are: what there is to be done for the others costs as much as the rest of a small column.
     if column.stored_type is not None and not array.null_count and array.type.equals(column.stored_type):
-        return buffer_of(array, column.leaf.storage), (), None
+        return buffer_of(array, column.leaf.dtype), ()
     try:
-        return unfold(array, column, where)
+        values, offsets, valid = unfold(array, column, where)
     except MisfitError as error:
         row = f"row {start + error.index}, counted from 0, of {where}"
         text = f"column {column.name!r}: {error} ({row}). {error.advice}"
         raise FieldError(text, columns=[column.name]) from None
+    if mask is not None and valid is not None:
+        mask[start : start + batch.num_rows] = valid
+    return values, offsets
 
 
 def unfold(array: pa.Array, column: ColumnPlan, where: str, depth: int = 0) -> Unfolded:
-    """Return an array of the column's level `depth` as arrays.
+    """Return an array of the column's level `depth`: values, offsets, and which rows had a value, None where all had.
 
-    Returns:
-        Values of shape [rows, ...], or all innermost ones together where there are offsets; offsets, int64 [n + 1] from
-        0, of each ragged level, outermost first; which rows had a value, bool [rows], None where all had.
+    Values have shape [rows, ...], or are all innermost ones together where there are offsets: int64 [n + 1] from 0 for
+    each ragged level, outermost first.
 
     Raises:
         MisfitError: A value cannot become what its field asks for.
@@ -273,7 +249,7 @@ def unfold(array: pa.Array, column: ColumnPlan, where: str, depth: int = 0) -> U
     size, is_ragged = column.levels[depth], depth < column.num_levels
     valid = there = validity(array)  # what the mask shows, and which lists really hold values
     _check_fill(valid, column, where, depth)
-    if is_bytes(array.type):
+    if not is_list(array.type):  # strings or binary
         array = as_binary(array)
         if there is not None and isinstance(column.fill, bytes):
             array, there = array.fill_null(column.fill), None
@@ -333,15 +309,15 @@ def _unfold_leaf(array: pa.Array, column: ColumnPlan, where: str, depth: int) ->
     array = decoded(array)
     valid = validity(array)
     _check_fill(valid, column, where, depth)
-    if leaf.form in WORDS:
+    if leaf.is_words:
         if column.value_shape:
             return _fixed_bytes(array, column, valid), valid
-        return buffer_of(array, leaf.storage), valid  # the bytes of strings, which were split into lists above
+        return buffer_of(array, leaf.dtype), valid  # the bytes of strings, which were split into lists above
     at_null = 0 if column.fill is None or isinstance(column.fill, bytes) else column.fill
     # In one pass with what is left out, where the column itself has room for it.
-    is_filled = not at_null or (leaf.form in _STORED_AS_THEY_ARE and is_held(at_null, leaf.storage))
-    if leaf.form is Form.DECIMAL and column.dtype.kind in "iu":
-        values = unscaled_of(array, leaf, valid)
+    is_filled = not at_null or (leaf.scale is None and is_held(at_null, leaf.dtype))
+    if leaf.scale is not None and column.dtype.kind in "iu":
+        values = unscaled_of(array, valid)
     else:
         values = numbers_of(array, leaf, valid, at_null=at_null if is_filled else 0)
     # Where the columns of a stacked field are packed, they are widened as well.
@@ -357,16 +333,8 @@ def _fixed_bytes(array: pa.Array, column: ColumnPlan, valid: Array | None) -> Ar
     (num_bytes,) = column.value_shape
     octet = np.dtype(np.uint8)
     fill = column.fill if isinstance(column.fill, bytes) else b""
-    if pa.types.is_fixed_size_binary(array.type):
-        width = array.type.byte_width
-        values = buffer_of(array, octet, width=width).reshape(len(array), width)
-        if valid is None and width == num_bytes:
-            return values
-        out = np.zeros((len(array), num_bytes), octet)
-        out[:, :width] = values
-        if valid is not None:
-            out[~valid] = np.frombuffer(fill.ljust(num_bytes, b"\0"), octet)
-        return out
+    if pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == num_bytes and valid is None:
+        return buffer_of(array, octet, width=num_bytes).reshape(len(array), num_bytes)
     array = as_binary(array)
     offsets, child = split_lists(array if valid is None else array.fill_null(fill), None)
     lengths = np.diff(offsets)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,44 +23,18 @@ Levels: TypeAlias = tuple[int | None, ...]
 """The length of every list, outermost ones first; None where it varies."""
 
 
-class Form(Enum):
-    """What the innermost values are: it decides which options of a field make sense."""
-
-    BOOL = "booleans"
-    INTEGER = "integers"
-    TIME = "dates or times"
-    FLOAT = "floats"
-    DECIMAL = "decimals"
-    BYTES = "strings or binary"
-    FIXED_BYTES = "binary of one length"
-
-
-WORDS = (Form.BYTES, Form.FIXED_BYTES)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ValueKind:
-    """The innermost values of a column.
+    """The innermost values of a column."""
 
-    Attributes:
-        form: What they are.
-        dtype: What they become where the field asks for nothing else.
-        storage: dtype of the Arrow buffer.
-        unit: What one step of the number means, None where the type does not say.
-        width: Bytes of one value where the form is FIXED_BYTES or DECIMAL.
-        scale: Digits behind the point where the form is DECIMAL.
-        tensor: Where the innermost lists are tensors, the shape in which these are stored, else None.
-        order: Stored dimension of each dimension of such a tensor.
-    """
-
-    form: Form
-    dtype: DType
-    storage: DType
-    unit: str | None = None
-    width: int = 0
-    scale: int = 0
-    tensor: tuple[int, ...] | None = None
-    order: tuple[int, ...] = ()
+    called: str  # what messages call them
+    dtype: DType  # of Arrow's buffer, float64 for decimals: what they become where the field asks for nothing else
+    unit: str | None = None  # what one step of the number means, where the type says it
+    is_words: bool = False  # strings or binary
+    width: int | None = None  # bytes of a word, where all have as many
+    scale: int | None = None  # digits behind the point, of decimals alone
+    tensor: tuple[int, ...] | None = None  # where the innermost lists are tensors: the shape in which they are stored
+    order: tuple[int, ...] = ()  # the stored dimension of each dimension of such a tensor
 
     def dimensions(self, levels: Levels) -> Levels:
         """Return the lengths of lists around such values, those of a tensor dimension by dimension."""
@@ -88,7 +61,7 @@ def kind_of(kind: pa.DataType) -> tuple[Levels, ValueKind]:
         levels, leaf = kind_of(kind.value_type)
         shape = tuple(int(k) for k in kind.shape)
         order = tuple(kind.permutation or range(len(shape)))
-        if levels or leaf.form in WORDS:
+        if levels or leaf.is_words:
             raise MisfitError(f"tensors of {kind.value_type} are not numbers; {_WAY_OUT}")
         return (int(np.prod(shape, dtype=np.int64)),), replace(leaf, tensor=shape, order=order)
     return (), _value_kind(kind)
@@ -116,32 +89,21 @@ def is_bool8(kind: pa.DataType) -> bool:
 def _value_kind(kind: pa.DataType) -> ValueKind:
     types = pa.types
     if types.is_boolean(kind):
-        return _number(Form.BOOL, np.bool_)
+        return ValueKind(called="booleans", dtype=np.dtype(np.bool_))
     if types.is_integer(kind):
-        return _number(Form.INTEGER, dtype_of(kind))
+        return ValueKind(called="integers", dtype=dtype_of(kind))
     if types.is_floating(kind):
-        return _number(Form.FLOAT, dtype_of(kind))
+        return ValueKind(called="floats", dtype=dtype_of(kind))
     if types.is_temporal(kind) and not types.is_interval(kind):
-        return _number(Form.TIME, f"i{kind.bit_width // 8}", _unit_of(kind))
+        return ValueKind(called="dates or times", dtype=np.dtype(f"i{kind.bit_width // 8}"), unit=_unit_of(kind))
     if types.is_decimal(kind):
-        width = kind.bit_width // 8
-        storage = np.dtype(np.int32) if width == 4 else np.dtype(np.int64)
-        return ValueKind(form=Form.DECIMAL, dtype=np.dtype(np.float64), storage=storage, width=width, scale=kind.scale)
+        return ValueKind(called="decimals", dtype=np.dtype(np.float64), scale=kind.scale)
+    octet = np.dtype(np.uint8)
     if types.is_fixed_size_binary(kind):
-        octet = np.dtype(np.uint8)
-        return ValueKind(form=Form.FIXED_BYTES, dtype=octet, storage=octet, width=kind.byte_width)
-    if is_bytes(kind):
-        return _number(Form.BYTES, np.uint8)
+        return ValueKind(called="binary of one length", dtype=octet, is_words=True, width=kind.byte_width)
+    if kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+        return ValueKind(called="strings or binary", dtype=octet, is_words=True)
     raise MisfitError(f"{_why_not(kind)}; {_WAY_OUT}")
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """Whether a plain type is a string or binary of varying length."""
-    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-
-
-def _number(form: Form, dtype: Any, unit: str | None = None) -> ValueKind:
-    return ValueKind(form=form, dtype=np.dtype(dtype), storage=np.dtype(dtype), unit=unit)
 
 
 def _unit_of(kind: pa.DataType) -> str:
@@ -155,11 +117,8 @@ def _unit_of(kind: pa.DataType) -> str:
 def _why_not(kind: pa.DataType) -> str:
     types = pa.types
     if types.is_struct(kind):
-        leaves = some_of([json.dumps(kind.field(i).name) for i in range(kind.num_fields)], 3) or "none"
-        return (
-            f"a struct is several columns in one (its fields: {leaves}); name single leaves by their dotted name in "
-            "columns="
-        )
+        leaves = some_of([json.dumps(member.name) for member in kind], 3) or "none"
+        return f"a struct is several columns in one (its fields: {leaves}); name each by its dotted name in columns="
     if types.is_map(kind):
         return "a map has no order and no fixed keys: one column a key would have"
     if types.is_union(kind):

@@ -31,18 +31,11 @@ _BLOCK_ROWS = 4096
 
 @dataclass(frozen=True, eq=False)
 class BatchColumns:
-    """Columns of a batch that hold numbers of one dtype, none of them null: arrays where they are asked for.
-
-    Attributes:
-        batch: The batch.
-        exported: The same by Arrow's C data interface; holds its memory.
-        numbers: Of the columns in it. Shape [C].
-        dtype: Of their values.
-    """
+    """Columns of a batch that hold numbers of one dtype, none of them null: arrays where they are asked for."""
 
     batch: pa.RecordBatch
-    exported: ExportedBatch
-    numbers: Int64
+    exported: ExportedBatch  # the same by Arrow's C data interface; holds its memory
+    numbers: Int64  # of the columns in it
     dtype: DType
 
     def __len__(self) -> int:
@@ -59,15 +52,12 @@ class BatchColumns:
 class Pieces:
     """A field that lies in several arrays.
 
-    Attributes:
-        dtype: Of the field.
-        shape: Of the field, N first.
-        parts: Its rows, in their order, some in each: one contiguous array, or one a column of a stacked field, all of
-            one length and in the dtype of the field, or in a narrower integer that it holds exactly.
+    Each part has some rows, in their order: one contiguous array, or one a column of a stacked field, all of one length
+    and in the dtype of the field, or in a narrower integer that it holds exactly.
     """
 
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the field, N first
     parts: Sequence[Sequence[Array] | BatchColumns]
 
     def __post_init__(self) -> None:
@@ -100,13 +90,6 @@ class Pieces:
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> Array:
-        """Return some rows of a field that is not stacked; a view, where they are all of one array."""
-        begin, end, _ = rows.indices(len(self))
-        spans = zip(self.arrays, self.starts, self.starts[1:], strict=False)
-        parts = [array[max(begin - at, 0) : end - at] for array, at, stop in spans if at < end and begin < stop]
-        return np.concatenate(parts or [self.parts[0][0][:0]]) if len(parts) != 1 else parts[0]
 
     def whole(self) -> Array:
         """Return the field as one new array."""

@@ -18,26 +18,24 @@ from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.arguments import near
-from stoker.columns.arrays import exact_bits, integer_fits, null_error
-from stoker.columns.kinds import WORDS, DType, Form, Levels, ValueKind, kind_of
+from stoker.columns.arrays import integer_fits, is_held, null_error
+from stoker.columns.kinds import DType, Levels, ValueKind, kind_of
 from stoker.columns.results import Columns, as_table
 from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError, plan_compact
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Entry, Field, Spec, run_name
 from stoker.host.forks import cached_property
 from stoker.words import some_of
 
-_WHOLE = (Form.INTEGER, Form.TIME)
 # What embeddings take without a cast; a field that wants narrower codes says so.
 _CODES = np.dtype(np.int64)
 _OFFSET_BYTES = 8
 _PLAIN = Field()
-
 
 Match: TypeAlias = tuple[str, Field, tuple[str, ...], bool]
 """A field's key in a batch, what the user asked for (`_PLAIN` for a column that no field names), its columns in their
@@ -48,70 +46,45 @@ Problem: TypeAlias = tuple[int, tuple[str, ...], str]
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
-    """How one column becomes numbers.
-
-    Attributes:
-        name: Name of the column.
-        number: Of the column in the schema.
-        levels: Lengths of lists; strings that stay bytes are a level of their own.
-        num_levels: How many of them stay ragged, always the outermost ones.
-        leaf: The innermost values.
-        codes: How values become codes or buckets, None where they do not.
-        dtype: What the values become.
-        value_shape: Shape of one innermost value: `()` but for bytes of one length.
-        shape: Shape of one sample, or of one value where the column is ragged.
-        fill: Number that stands for null, or bytes where words stay words; None makes a null an error.
-        has_mask: Whether null samples may become zeros because a mask shows them.
-        unit: What one step of the number means.
-        casts_late: Whether the cast may be left to whoever packs the stacked field: it cannot change a number.
-    """
+    """How one column becomes numbers."""
 
     name: str
-    number: int
-    levels: Levels
-    num_levels: int
+    number: int  # in the schema
+    levels: Levels  # strings that stay bytes are a level of their own
+    num_levels: int  # how many of them stay ragged, always the outermost ones
     leaf: ValueKind
-    codes: Codes | None
+    codes: Codes | None  # None where values become no codes and no buckets
     dtype: DType
-    value_shape: tuple[int, ...]
-    shape: tuple[int, ...]
-    fill: Fill | None
-    has_mask: bool
+    value_shape: tuple[int, ...]  # of one innermost value: `()` but for bytes of one length
+    shape: tuple[int, ...]  # of one sample, or of one value where the column is ragged
+    fill: Fill | None  # number that stands for null, or bytes where words stay words; None makes a null an error
+    has_mask: bool  # null samples may become zeros because a mask shows them
     unit: str | None
-    casts_late: bool = False
-
-    @property
-    def is_coded(self) -> bool:
-        """Whether it has words, without lists around them, each of which becomes a number."""
-        return self.codes is not None and self.leaf.form is Form.BYTES and not self.levels
+    casts_late: bool = False  # the cast may be left to whoever packs the stacked field: it cannot change a number
 
     @cached_property
     def stored_type(self) -> pa.DataType | None:
         """The type in Arrow of which values are taken as they are stored; None where more is to be done."""
-        is_plain = self.codes is None and not self.levels and self.leaf.form in (Form.INTEGER, Form.FLOAT)
-        if not is_plain or not (self.casts_late or self.leaf.storage == self.dtype):
+        leaf = self.leaf
+        is_number = leaf.scale is None and not leaf.is_words and leaf.dtype.kind in "iuf"
+        if self.codes is not None or self.levels or not is_number or not (self.casts_late or leaf.dtype == self.dtype):
             return None
-        return pa.from_numpy_dtype(self.leaf.storage)
+        return pa.from_numpy_dtype(leaf.dtype)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FieldPlan:
     """How one field is made of its columns.
 
-    Attributes:
-        columns: How each becomes numbers.
-        is_stacked: Whether they are stacked, even a single one.
-        kept: What they give, as it is kept.
-        mask: What the field's mask gives, where it has one.
-        alike: Numbers of its columns in the schema, where it stacks several that are taken as they are stored, all in
-            one type. Shape [C].
+    `alike` has the numbers of its columns in the schema, where it stacks them and all are taken as they are stored, in
+    one type. Shape [C].
     """
 
     columns: tuple[ColumnPlan, ...]
-    is_stacked: bool
+    is_stacked: bool  # even of a single one
     kept: Entry
     mask: Entry | None
-    alike: npt.NDArray[np.int64] | None = None
+    alike: Int64 | None = None
 
     @cached_property
     def entry(self) -> Entry:
@@ -134,12 +107,6 @@ def plan_spec(
 
     Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
 
-    Args:
-        columns: Their schema, or what a transform returned.
-        fields: What the user asked for.
-        share: Which fields neighbours share, and by which key; see `share_fields`.
-        where: File, row groups and rows, as a text for messages.
-
     Raises:
         FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
             schema, each with the reason and the way out.
@@ -151,11 +118,7 @@ def plan_spec(
 
 
 def plan_fields(schema: pa.Schema, fields: Mapping[str, Field]) -> list[FieldPlan]:
-    """Return how each field is made, in the order of the spec.
-
-    Raises:
-        FieldError: A column or field cannot be had; one error lists them all in the order of the schema.
-    """
+    """Return how each field is made, in the order of the spec; errors as `plan_spec`."""
     plans, problems = try_plan_fields(schema, fields)
     if not problems:
         return plans
@@ -296,7 +259,7 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
         raise MisfitError(f"shape={shape} does not hold the {len(plans)} columns that are stacked")
     units = list(dict.fromkeys(plan.unit for plan in plans))
     # As floats decimals have no unit; as integers cents would stand beside whole numbers unseen.
-    has_unscaled = plans[0].dtype.kind in "iu" and any(plan.leaf.form is Form.DECIMAL for plan in plans)
+    has_unscaled = plans[0].dtype.kind in "iu" and any(plan.leaf.scale is not None for plan in plans)
     if len(units) > 1 and (field.dtype is None or has_unscaled):
         raise MisfitError(
             f"its columns have different units ({', '.join(unit or 'none' for unit in units)}); say a float dtype if "
@@ -305,7 +268,7 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     dtypes = {plan.dtype for plan in plans}
     dtype = np.result_type(*dtypes)
     is_exact = (
-        exact_bits(dtype) >= exact_bits(one)
+        integer_fits(int(np.iinfo(one).max), dtype)
         if one.kind in "iu" and dtype.kind == "f"
         else np.can_cast(one, dtype, "safe")
         for one in dtypes
@@ -316,10 +279,9 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
     # Whoever packs may widen integers to the eight bytes that hold them exactly: that needs no check.
     late = [
         plan.codes is None
-        and plan.leaf.form is not Form.DECIMAL
-        and plan.leaf.storage.kind in "iu"
+        and plan.leaf.dtype.kind in "iu"
         and dtype in (np.int64, np.uint64)
-        and np.can_cast(plan.leaf.storage, dtype, "safe")
+        and np.can_cast(plan.leaf.dtype, dtype, "safe")
         for plan in plans
     ]
     plans = [
@@ -334,16 +296,17 @@ def _plan_column(name: str, number: int, kind: pa.DataType, field: Field, sized:
     levels, leaf = kind_of(kind)
     codes = _codes_of(field, leaf)
     value_shape: tuple[int, ...] = ()
-    if codes is None and leaf.form in WORDS:
-        if field.num_bytes is not None or leaf.form is Form.FIXED_BYTES:
-            value_shape = (field.num_bytes or leaf.width,)
-        else:
+    if codes is None and leaf.is_words:
+        num_bytes = leaf.width if field.num_bytes is None else field.num_bytes
+        if num_bytes is None:
             levels = (*levels, None)
+        else:
+            value_shape = (num_bytes,)
     if sized is not None:
         levels = _size_levels(levels, leaf, value_shape, sized)
     num_levels = max((i + 1 for i, size in enumerate(levels) if size is None), default=0)
     if num_levels > 2:
-        is_text = leaf.form is Form.BYTES and codes is None and not value_shape
+        is_text = leaf.is_words and codes is None and not value_shape
         deeper = "; vocabulary=, hash_buckets= or num_bytes= would make one number of each string" if is_text else ""
         raise MisfitError(
             f"lists of lists of lists are more levels than the two a ragged field can have{deeper}; leave it out "
@@ -353,7 +316,7 @@ def _plan_column(name: str, number: int, kind: pa.DataType, field: Field, sized:
     dtype, unit = leaf.dtype if codes is None else _CODES, leaf.unit if codes is None else None
     if field.dtype is not None:
         dtype = np.dtype(field.dtype)
-    if codes is None and leaf.form is Form.DECIMAL and dtype.kind in "iu" and leaf.scale != 0:
+    if dtype.kind in "iu" and leaf.scale:
         unit = f"1e{-leaf.scale}"
     return ColumnPlan(
         name=name,
@@ -372,38 +335,34 @@ def _plan_column(name: str, number: int, kind: pa.DataType, field: Field, sized:
 
 
 def _codes_of(field: Field, leaf: ValueKind) -> Codes | None:
-    """Return how values become codes where a field asks for it.
-
-    Raises:
-        MisfitError: It asks for what such values cannot become.
-    """
-    form, dtype = leaf.form, None if field.dtype is None else np.dtype(field.dtype)
+    """Return how values become codes where a field asks for it; what they cannot become is a `MisfitError`."""
+    dtype = None if field.dtype is None else np.dtype(field.dtype)
     if field.vocabulary is not None or field.hash_buckets is not None:
         option = "hash_buckets" if field.vocabulary is None else "vocabulary"
-        if form not in WORDS + _WHOLE:
-            raise MisfitError(f"{option}= is for strings and integers, and these are {form.value}; use a dtype")
+        if leaf.dtype.kind not in "iu":  # words are bytes, and times integers
+            raise MisfitError(f"{option}= is for strings and integers, and these are {leaf.called}; use a dtype")
         codes = [(field.hash_buckets or 0) - 1]
         if field.vocabulary is not None:
-            wanted: type = str if form in WORDS else Integral  # NumPy's integers are no int
+            wanted: type = str if leaf.is_words else Integral  # NumPy's integers are no int
             odd = [word for word in field.vocabulary if not isinstance(word, wanted) or isinstance(word, bool)]
             if odd:
                 asked = "strings" if wanted is str else "integers"
-                raise MisfitError(f"its vocabulary holds {odd[0]!r}, but the column holds {form.value}; give {asked}")
+                raise MisfitError(f"its vocabulary holds {odd[0]!r}, but the column holds {leaf.called}; give {asked}")
             codes = [len(field.vocabulary) - 1, field.unknown or 0]
         for code in codes:
             if not integer_fits(code, dtype or _CODES):
                 raise MisfitError(f"the code {code} does not fit {(dtype or _CODES).name}; use a wider dtype")
         return Codes(words=field.vocabulary, unknown=field.unknown, num_buckets=field.hash_buckets)
-    if field.num_bytes is not None and form not in WORDS:
-        raise MisfitError(f"num_bytes= is for strings and binary, and these are {form.value}; use a dtype")
-    if field.num_bytes is not None and form is Form.FIXED_BYTES and leaf.width > field.num_bytes:
+    if field.num_bytes is not None and not leaf.is_words:
+        raise MisfitError(f"num_bytes= is for strings and binary, and these are {leaf.called}; use a dtype")
+    if field.num_bytes is not None and (leaf.width or 0) > field.num_bytes:
         raise MisfitError(f"its values have {leaf.width} bytes, more than num_bytes={field.num_bytes}")
-    if form in WORDS and dtype not in (None, np.dtype(np.uint8)):
+    if leaf.is_words and dtype not in (None, np.dtype(np.uint8)):
         raise MisfitError(
-            f"{form.value} cannot become {dtype} on their own; say how with vocabulary=, hash_buckets= or num_bytes= "
+            f"{leaf.called} cannot become {dtype} on their own; say how with vocabulary=, hash_buckets= or num_bytes= "
             f"(or leave the dtype out to have the bytes)"
         )
-    if form is Form.DECIMAL and dtype is not None and dtype.kind == "b":
+    if leaf.scale is not None and dtype is not None and dtype.kind == "b":
         raise MisfitError("decimals cannot become bool; compare them in a transform")
     return None
 
@@ -441,43 +400,32 @@ def _fill_of(
     code = None if codes is None else code_of_fill(fill, leaf, codes)
     if code is not None:
         return code
-    if codes is not None or leaf.form not in WORDS:
-        return _fill_number(fill, dtype)
-    if not isinstance(fill, str):
-        raise MisfitError(f"fill={fill!r} must be a string here; fill='' stands for no bytes")
-    word = fill.encode()
-    if value_shape and len(word) > value_shape[0]:
-        raise MisfitError(f"fill={fill!r} has {len(word)} bytes, more than {value_shape[0]}")
-    if not value_shape and levels[-1] not in (None, len(word)):
-        raise MisfitError(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1]}")
-    return word
-
-
-def _fill_number(fill: float | str, dtype: DType) -> Fill:
+    if codes is None and leaf.is_words:
+        if not isinstance(fill, str):
+            raise MisfitError(f"fill={fill!r} must be a string here; fill='' stands for no bytes")
+        word = fill.encode()
+        if value_shape and len(word) > value_shape[0]:
+            raise MisfitError(f"fill={fill!r} has {len(word)} bytes, more than {value_shape[0]}")
+        if not value_shape and levels[-1] not in (None, len(word)):
+            raise MisfitError(f"fill={fill!r} has {len(word)} bytes, but shape= asks for {levels[-1]}")
+        return word
     if isinstance(fill, str):
         raise MisfitError(f"fill={fill!r} must be a number here")
-    value = float(fill)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
-            if np.isfinite(value) and not np.isfinite(np.array(value).astype(dtype)):
+            if np.isfinite(float(fill)) and not np.isfinite(np.array(float(fill)).astype(dtype)):
                 raise MisfitError(f"fill={fill!r} is too large for {dtype.name}")
         return fill
-    if not np.isfinite(value) or value != int(value) or not integer_fits(int(fill), dtype):
+    if not is_held(fill, dtype):
         raise MisfitError(f"fill={fill!r} is no {dtype.name}; use another fill, or a dtype that holds it")
     return int(fill)
 
 
 def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Field], *, where: str) -> None:
-    """Raise where columns hold nulls that their fields have no answer for; known before any row is read.
+    """Raise a `FieldError` where columns hold nulls, and their fields neither a fill nor a mask.
 
-    Args:
-        null_counts: Nulls by column name, None where the footer does not say. Only columns without lists: for a list
-            Parquet counts empty lists among its nulls.
-        fields: What the user asked for.
-        where: File and row groups that were counted, as a text.
-
-    Raises:
-        FieldError: One or more columns have nulls, and their field neither a fill nor a mask.
+    Nulls are those that footers count, None where they do not; of columns without lists alone, since Parquet counts
+    empty lists among them.
     """
     matches, _ = match_fields(list(null_counts), fields)
     unanswered = [
@@ -489,11 +437,7 @@ def check_nulls(null_counts: Mapping[str, int | None], fields: Mapping[str, Fiel
 
 
 def share_fields(spec: Spec, share: Share) -> Spec:
-    """Return the spec with the fields that are shared marked; a key itself is shared by its equal neighbours, too.
-
-    Raises:
-        FieldError: A key is no field, a pattern finds none, or two keys would share one.
-    """
+    """Return the spec with the fields that are shared marked; a key itself is shared by its equal neighbours, too."""
     names = [entry.name for entry in spec]
     owners: dict[str, str] = {}
 
@@ -526,25 +470,14 @@ def _near(name: str, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnAnswer:
-    """What becomes of one column.
-
-    Attributes:
-        column: Its name.
-        arrow_type: Its Arrow type, as Arrow writes it.
-        field: Key in a batch, None where the column is refused.
-        becomes: The array as a text ("float32 [40]"), None where the column is refused.
-        sample_bytes: Bytes this column adds to a sample, None where lists differ in length and nobody said how long
-            they are on average.
-        is_exact: Whether every sample takes exactly so many bytes.
-        problem: Why it is refused and what to do, else None.
-    """
+    """What becomes of one column, or why it is refused and what to do."""
 
     column: str
     arrow_type: str
-    field: str | None = None
-    becomes: str | None = None
-    sample_bytes: float | None = None
-    is_exact: bool = False
+    field: str | None = None  # key in a batch
+    becomes: str | None = None  # the array as a text: "float32 [40]"
+    sample_bytes: float | None = None  # that it adds to a sample; None where nobody said how long lists are on average
+    is_exact: bool = False  # every sample takes exactly so many bytes
     problem: str | None = None
 
 
@@ -553,11 +486,8 @@ def plan_table(
 ) -> list[ColumnAnswer]:
     """Return what becomes of each column, in the order of the schema; refused columns say why.
 
-    Args:
-        schema: The columns.
-        fields: What the user asked for.
-        values_per_sample: Mean number of innermost values in a sample by column, where the footers know: for ragged
-            columns `sample_bytes` is an estimate from it. Bytes count as values where strings stay strings.
+    Of ragged columns `sample_bytes` is an estimate, by the mean number of innermost values in a sample where footers
+    know it; bytes count as values where strings stay strings.
     """
     plans, problems = try_plan_fields(schema, fields)
     by_column = {column.name: plan for plan in plans for column in plan.columns}

@@ -20,8 +20,7 @@ _OBJECTS = "give numbers a NumPy dtype, and anything else as pyarrow.array(..., 
 def as_table(columns: Columns, *, where: str) -> pa.Table:
     """Return columns of any allowed kind as a table; numbers are not copied where they lie in order.
 
-    Raises:
-        FieldMismatchError: Something is no array with one leading dimension, or the arrays differ in length.
+    What is no array with one leading dimension, or differs in length from the others, is a `FieldMismatchError`.
     """
     if isinstance(columns, pa.Table):
         return columns

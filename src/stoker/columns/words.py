@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from stoker._native import hash_strings
 from stoker.arrow import array_of, dtype_of, strings_of
-from stoker.columns.arrays import buffer_of, decoded, integer_fits, numbers_of, split_lists, stored, validity
-from stoker.columns.kinds import WORDS, DType, ValueKind
+from stoker.columns.arrays import buffer_of, decoded, integer_fits, is_held, numbers_of, split_lists, stored, validity
+from stoker.columns.kinds import DType, ValueKind
 from stoker.fields.compact import MisfitError
 from stoker.fields.spec import Array
 from stoker.hashing import integer_hash
@@ -33,18 +33,13 @@ Fill: TypeAlias = "bool | int | float | bytes"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Codes:
-    """How each value becomes a number.
+    """How each value becomes a number: its place among words, or its stable hash modulo the number of buckets.
 
     A million words take longer to prepare than a chunk to look up: what is prepared stays here, by type.
-
-    Attributes:
-        words: Each value becomes its place in them; None where it becomes its bucket.
-        unknown: Code of a value outside of the vocabulary; None makes it an error.
-        num_buckets: Each value becomes its stable hash modulo this.
     """
 
     words: Sequence[str | int] | None = None
-    unknown: int | None = None
+    unknown: int | None = None  # code of a value outside of the vocabulary; None makes it an error
     num_buckets: int | None = None
     _arrays: dict[pa.DataType, pa.Array] = field(default_factory=dict, init=False, repr=False)
     _places: dict[pa.DataType, dict[Any, int]] = field(default_factory=dict, init=False, repr=False)
@@ -102,10 +97,7 @@ def _of_integers(values: Array, codes: Codes) -> Array:
 def codes_of(
     array: pa.Array, leaf: ValueKind, codes: Codes, *, dtype: DType, fill: Fill | None
 ) -> tuple[Array, Array | None]:
-    """Return the code or bucket of each value, and which rows had a value.
-
-    Returns:
-        Codes, the fill or zero at nulls, and bool or None where all had a value. Shape [n] each.
+    """Return the code or bucket of each value, `fill` or zero at nulls, and which rows had a value, None where all had.
 
     Raises:
         MisfitError: A value is outside the vocabulary, and nothing stands for such.
@@ -115,10 +107,7 @@ def codes_of(
     def code(values: pa.Array) -> tuple[Array, Array | None, int | None]:
         """Return codes, which values are there, and where the first one is that has no code and needs one."""
         valid, first = validity(values), None
-        if leaf.form in WORDS:
-            numbers = codes.of(as_binary(values))
-        else:
-            numbers = _of_integers(numbers_of(values, leaf, valid), codes)
+        numbers = codes.of(as_binary(values)) if leaf.is_words else _of_integers(numbers_of(values, leaf, valid), codes)
         if codes.words is not None and codes.unknown != MISSING:
             odd = numbers == MISSING
             if codes.unknown is not None:
@@ -128,7 +117,7 @@ def codes_of(
         numbers = numbers.astype(dtype, copy=False)
         return numbers if valid is None else np.where(valid, numbers, at_null), valid, first
 
-    if leaf.form in WORDS and pa.types.is_dictionary(array.type) and len(array.dictionary) <= len(array):
+    if leaf.is_words and pa.types.is_dictionary(array.type) and len(array.dictionary) <= len(array):
         of_words, there, first = code(decoded(stored(array.dictionary)))
         if first is None:  # a word of the dictionary without a code need not be one of the rows
             places, valid = buffer_of(array.indices, dtype_of(array.indices.type)), validity(array.indices)
@@ -155,21 +144,18 @@ def codes_of(
 def code_of_fill(fill: float | str, leaf: ValueKind, codes: Codes) -> int | None:
     """Return the code of a fill; None where it is one itself, as a number is where the column holds words.
 
-    Raises:
-        MisfitError: It has none.
+    One without a code is a `MisfitError`.
     """
-    if leaf.form in WORDS:
+    if leaf.is_words:
         if not isinstance(fill, str):
             if codes.num_buckets is not None and not 0 <= fill < codes.num_buckets:
                 raise MisfitError(f"fill={fill!r} is no bucket of {codes.num_buckets}")
             return None
         code = int(codes.of(strings_of([fill], pa.binary()))[0])
     else:
-        if isinstance(fill, str) or not np.isfinite(fill) or fill != int(fill):
-            raise MisfitError(f"fill={fill!r} must be an integer here: the value that stands for null")
-        if not integer_fits(int(fill), leaf.storage):
-            raise MisfitError(f"fill={fill!r} does not fit {leaf.storage.name}")
-        code = int(_of_integers(np.array([int(fill)], leaf.storage), codes)[0])
+        if isinstance(fill, str) or not is_held(fill, leaf.dtype):
+            raise MisfitError(f"fill={fill!r} is no {leaf.dtype.name}: it must be the value that stands for null here")
+        code = int(_of_integers(np.array([int(fill)], leaf.dtype), codes)[0])
     if code == MISSING and codes.unknown is None:
         raise MisfitError(f"fill={fill!r} is not in the vocabulary; add it, or give unknown=")
     return codes.unknown if code == MISSING else code
@@ -179,7 +165,7 @@ def as_binary(array: pa.Array) -> pa.Array:
     """Return strings or binary of any layout as binary or large binary, a view where the layout is the same."""
     kind = array.type
     if pa.types.is_fixed_size_binary(kind):
-        return array.cast(pa.binary())
+        return array.cast(pa.large_binary())
     if pa.types.is_large_string(kind):
         return array.view(pa.large_binary())
     return array.view(pa.binary()) if pa.types.is_string(kind) else array

@@ -81,17 +81,9 @@ StorageDtype: TypeAlias = str | Scaled
 
 @dataclass(frozen=True)
 class Compact:
-    """How a field is widened: what it is delivered as, from what is kept.
+    """How a field is widened from what is kept: to this dtype and shape of one sample or value."""
 
-    Attributes:
-        form: "cast" for NumPy's own, "bfloat16", "bits" for eight bools a byte, "scaled" for steps of a range.
-        dtype: Delivered.
-        shape: Delivered, of one sample or value.
-        low: Of a range.
-        step: Of a range.
-    """
-
-    form: Form
+    form: Form  # "cast" is NumPy's own, "bits" has eight bools a byte, "scaled" has steps of a range
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     low: float = 0.0
@@ -117,12 +109,7 @@ class Compact:
 
 
 class MisfitError(ValueError):
-    """A column, or a value of it, cannot become what is asked for: why, for whoever knows where it stands.
-
-    Attributes:
-        index: Row of the first such value.
-        advice: What to do, where that is not said by whoever tells it.
-    """
+    """A column, or the value in row `index`, cannot become what is asked for: why, for whoever knows where it is."""
 
     def __init__(self, why: object, *, index: int = 0, advice: str = "") -> None:
         super().__init__(str(why))
@@ -130,12 +117,7 @@ class MisfitError(ValueError):
 
 
 def check_storage_dtype(storage_dtype: StorageDtype) -> None:
-    """Raise where this is no form.
-
-    Raises:
-        ValueError: A name that is none.
-        TypeError: Neither a name nor a `Scaled`.
-    """
+    """Raise a `ValueError` where a name is none of a form, and a `TypeError` for anything else but a `Scaled`."""
     if isinstance(storage_dtype, Scaled):
         return
     wrong = f"Field: storage_dtype must be one of {', '.join(STORAGE_DTYPES)}, or a Scaled, not {storage_dtype!r}"
@@ -150,8 +132,7 @@ def plan_compact(
 ) -> tuple[np.dtype[Any], tuple[int, ...], Compact]:
     """Return dtype and shape of what is kept of a sample or value, and how it is widened to those delivered.
 
-    Raises:
-        MisfitError: Such a field cannot be kept so.
+    A field that cannot be kept so is a `MisfitError`.
     """
     is_float, told = dtype.kind == "f", f"and the field is {dtype.name}"
     if isinstance(storage_dtype, Scaled):
@@ -176,15 +157,9 @@ def plan_compact(
 
 
 def narrow(values: Array, compact: Compact, kept: np.dtype[Any]) -> Array:
-    """Return values in the form they are kept in.
+    """Return values in the form and dtype they are kept in; one that has no such form is a `MisfitError`.
 
-    Args:
-        values: Shape [n, ...]; for bits the whole field, else whatever of it.
-        compact: How they will be widened.
-        kept: dtype of what is kept.
-
-    Raises:
-        MisfitError: A value has no such form.
+    They have shape [n, ...]: for bits the whole field, else whatever of it.
     """
     if compact.form == "bits":
         return np.packbits(values, axis=-1, bitorder="little")

@@ -157,12 +157,7 @@ def _checked(row: int, num_rows: int) -> int:
 
 
 def _as_rows(rows: Any, num_rows: int) -> Any:
-    """Return the numbers of several rows, each at least 0.
-
-    Raises:
-        TypeError: They are no numbers.
-        IndexError: One is out of range, or there are not as many bools as rows.
-    """
+    """Return the numbers of several rows, each at least 0: a TypeError for what is none, an IndexError out of range."""
     found = None if isinstance(rows, tuple | bool | np.bool_ | str) else _on_host(rows)
     if found is not None and found.size == 0 and found.dtype.kind == "f":
         found = found.astype(np.int64)
@@ -209,10 +204,6 @@ def register_pytrees() -> None:
                     _known.add(name)
 
 
-def _flatten(rows: Any) -> tuple[tuple[Any, ...], None]:
-    return tuple(getattr(rows, name) for name in rows.__slots__), None
-
-
 def _tell_torch() -> None:
     from torch.utils import _pytree
 
@@ -236,5 +227,5 @@ def _tell_jax() -> None:
             kind,
             lambda rows: (tuple((tree_util.GetAttrKey(name), getattr(rows, name)) for name in rows.__slots__), None),
             lambda _, members, kind=kind: kind(*members),
-            _flatten,
+            lambda rows: (tuple(getattr(rows, name) for name in rows.__slots__), None),
         )

@@ -226,11 +226,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """Return the entry that `to_json` wrote.
-
-        Raises:
-            ValueError: The number of levels or a size is out of range.
-        """
+        """Return the entry that `to_json` wrote; a number of levels or a size out of range is a ValueError."""
         if not 0 <= data["num_levels"] <= _MAX_LEVELS or any(not 0 <= size < 1 << 40 for size in data["shape"]):
             raise ValueError(f"there is no field of shape {data['shape']} in {data['num_levels']} levels of lists")
         return cls(
@@ -244,13 +240,12 @@ class Entry:
         )
 
     def __str__(self) -> str:
-        lists = "".join("[*]" for _ in range(self.num_levels))
-        shape = f"[{', '.join(map(str, self.shape))}]" if self.shape else ""
-        unit = f" ({self.unit})" if self.unit else ""
-        shared = "" if self.deduplicated_by is None else f", shared by {self.deduplicated_by}"
         if self.compact is not None:
             return f"{self.delivered}, kept as {self.compact.told(self.dtype)}"
-        return f"{self.name}: {self.dtype.name}{lists}{shape}{unit}{shared}"
+        shape = "[*]" * self.num_levels + (f"[{', '.join(map(str, self.shape))}]" if self.shape else "")
+        unit = f" ({self.unit})" if self.unit else ""
+        shared = "" if self.deduplicated_by is None else f", shared by {self.deduplicated_by}"
+        return f"{self.name}: {self.dtype.name}{shape}{unit}{shared}"
 
 
 @dataclass(frozen=True)
@@ -480,9 +475,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 def parse_size(size: int | str, *, name: str) -> int:
     """Return a size in bytes: 1000 for "1kB", 1024 for "1KiB", the number itself for a number.
 
-    Raises:
-        TypeError: `size` is neither an int nor a string.
-        ValueError: It is negative or cannot be read; the message says which argument (`name`) it was.
+    What is neither an int nor a string is a TypeError, and what cannot be read a ValueError, about the argument `name`.
     """
     if not isinstance(size, int | np.integer | str) or isinstance(size, bool):
         raise TypeError(f"{name} must be bytes as an int, or a text like '500GB', not {type(size).__name__}")

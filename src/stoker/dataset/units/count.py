@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from stoker._native import best_fit as fit_into
 from stoker.arrow import numbers_in
-from stoker.columns.kinds import Form
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.dataset.fragments import FragmentRange, plan_fragments
@@ -228,7 +227,7 @@ def _packed_column(unit: Pack, catalogue: Catalogue) -> str:
     for plan in plan_fields(catalogue.schema, catalogue.dataset.fields):
         if plan.entry.name != unit.field:
             continue
-        is_words = plan.columns[0].leaf.form in (Form.BYTES, Form.FIXED_BYTES)
+        is_words = plan.columns[0].leaf.is_words
         if plan.entry.num_levels != 1 or (is_words and plan.entry.dtype != np.uint8):
             raise FieldError(
                 f"field {plan.entry} cannot be packed: that needs one list a row of values of one shape",
