@@ -85,11 +85,7 @@ def one_by_one(num: int, work: Callable[[int], None]) -> None:
 def column_chunks(
     footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo
 ) -> list[dict[int, ByteRange]]:
-    """Return where some column chunks of a file lie: of each row group, leaf column -> place.
-
-    Raises:
-        SourceCorruptError: One would lie outside of the file.
-    """
+    """Return where column chunks of a file lie, none of them outside of it: of each row group, leaf column -> place."""
     chunks, size = footer.numbers.chunks[groups][:, leaves], info.size_bytes
     start, dictionary, length = chunks["data_offset"], chunks["dictionary_offset"], chunks["compressed_bytes"]
     # An offset of 0 is what some writers put where there is no dictionary page.
@@ -109,35 +105,20 @@ def column_chunks(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowGroups:
-    """Columns of row groups of one file, to be decoded as a whole; or of one huge row group, by parts.
+    """Columns of row groups of one file, to be decoded as a whole; or of one huge row group, by parts."""
 
-    Attributes:
-        ranges: The file, with the columns in memory, or coming in as they are asked for.
-        footer: Its footer.
-        numbers: Of the row groups; one where there are several parts.
-        spans: Where their column chunks lie: of each row group, leaf column -> place.
-        part_rows: Rows of each part.
-        coded: Columns of strings that may come as Arrow's dictionary.
-        most_bytes: More than the strings of a column may take once they are decoded.
-        where: The fragment or row group, for errors.
-        url: The file, for errors.
-    """
-
-    ranges: Ranges
+    ranges: Ranges  # the file, with the columns in memory, or coming in as they are asked for
     footer: Footer
-    numbers: Sequence[int]
-    spans: Sequence[Mapping[int, ByteRange]]
+    numbers: Sequence[int]  # of the row groups; one where there are several parts
+    spans: Sequence[Mapping[int, ByteRange]]  # of each row group: leaf column -> where its column chunk lies
     part_rows: Sequence[int]
-    coded: Collection[str] = ()
-    most_bytes: int = MOST_DECODED_BYTES
-    where: str
+    coded: Collection[str] = ()  # columns of strings that may come as Arrow's dictionary
+    most_bytes: int = MOST_DECODED_BYTES  # more than the strings of a column may take once they are decoded
+    where: str  # the fragment or row group, for errors
     url: str
 
     def parts(self, share_out: ShareOut = one_by_one) -> Iterator[pa.Table]:
-        """Yield the parts, in order.
-
-        Args:
-            share_out: Calls the function that decodes some of the columns of a part.
+        """Yield the parts, in order; `share_out` calls the function that decodes some of the columns of a part.
 
         Raises:
             SourceError: The bytes are not what the footer says.
@@ -304,12 +285,8 @@ class RowGroups:
         """Ask for bytes of a column chunk, and return whether its strings may take too much, by a dictionary.
 
         Raises where a page claims far more than what is stored of it, and where strings that share their beginnings
-        take too much: pyarrow takes the memory before it looks.
-
-        Args:
-            leaf: The column.
-            group: Its row group.
-            is_coded: Whether strings that may take too much by a dictionary will be read as one; else they are refused.
+        take too much: pyarrow takes the memory before it looks. So does it where strings take too much by a dictionary,
+        unless they will be read as one (`is_coded`).
         """
         chunk, path = self.footer.numbers.chunks[group, leaf], self.footer.layout.paths[leaf]
         is_text = is_codable = bool(self.footer.layout.is_text[leaf])
@@ -507,13 +484,10 @@ def _without_dictionary(array: pa.Array, kind: pa.DataType, check: Callable[[pa.
 
 
 def _check_instants(table: pa.Table, seconds: pa.Table, *, where: str) -> None:
-    """Raise where timestamps of `table` are not what they are in seconds.
+    """Raise a `FieldError` that names the columns whose timestamps are not what they are in seconds.
 
     INT96, the old timestamps of Spark, Hive and Impala, reach further than the nanoseconds that pyarrow makes of them:
     9999-12-31 comes as 1816-03-29 without a word. In seconds nothing wraps, so such columns are decoded twice.
-
-    Raises:
-        FieldError: Columns hold instants that their type cannot say; it names each.
     """
     found, true = flatten(table.select(seconds.column_names)), flatten(seconds)
     wrong = [

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from stoker._native import read_footer, read_page_header
 from stoker.errors import SourceCorruptError, SourceError
-from stoker.fields.offsets import Int64
+from stoker.fields.offsets import Bools, Int64
 from stoker.parquet.schema import Layout
 
 # Arrow keeps where each word, and each list, begins.
@@ -50,15 +50,10 @@ CHUNK = np.dtype([(name, np.int64) for name in _CHUNK.split()])
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """What a footer says of its row groups (G) and their column chunks (L leaf columns each).
+    """What a footer says of its row groups (G) and their column chunks (L leaf columns each), -1 where it is silent."""
 
-    Attributes:
-        groups: Of dtype `GROUP`, shape [G].
-        chunks: Of dtype `CHUNK`, shape [G, L]; -1 stands for what a footer leaves out.
-    """
-
-    groups: npt.NDArray[np.void]
-    chunks: npt.NDArray[np.void]
+    groups: npt.NDArray[np.void]  # of dtype `GROUP`, shape [G]
+    chunks: npt.NDArray[np.void]  # of dtype `CHUNK`, shape [G, L]
 
 
 def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str) -> Numbers:
@@ -75,7 +70,7 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
     groups, chunks = groups.view(GROUP)[:, 0], chunks.view(CHUNK)[..., 0]
     num_rows, num_values = groups["num_rows"][:, None], chunks["num_values"]
 
-    def check(wrong: npt.NDArray[np.bool_], say: Callable[[int, int], str]) -> None:
+    def check(wrong: Bools, say: Callable[[int, int], str]) -> None:
         if wrong.any():
             group, leaf = np.argwhere(wrong)[0].tolist()
             raise SourceCorruptError(f"the footer of {url} is corrupt: {say(group, leaf)}", url=url)
@@ -112,12 +107,8 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
     return Numbers(groups=groups, chunks=chunks)
 
 
-def decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Return what each column chunk takes in Arrow, as far as its footer tells, and where that may be far too little.
-
-    Returns:
-        Bytes, and where they are only what is stored. Shape [G, L] each.
-    """
+def _decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, Bools]:
+    """Return the bytes of column chunks in Arrow, as the footer tells, and where that may be too few. [G, L] each."""
     rows, chunks = numbers.groups["num_rows"][:, None], numbers.chunks
     values = np.maximum(rows, np.where(layout.max_repetition_levels > 0, chunks["num_values"], 0))
     values = np.minimum(values, _MOST_BYTES)
@@ -141,36 +132,23 @@ def row_group_bytes(
     most_bytes: int,
     read: ReadStart,
 ) -> Int64:
-    """Return what some columns of each row group take once decoded.
+    """Return the bytes that some leaf columns of each row group take once decoded. Shape [G].
 
-    Args:
-        layout: Of the file.
-        numbers: Of its footer.
-        leaves: Numbers of the leaf columns that are read.
-        needed: Numbers of the row groups that are read.
-        most_bytes: What a row group may take before it makes a difference.
-        read: Reads the file, where its footer does not tell: at most once a column, and once more for each dictionary
-            that is much larger than those seen before.
-
-    Returns:
-        int64, shape [G].
-
-    Blocks: while it reads.
+    Of the row groups that are needed and may take more than `most_bytes`, the file is read where its footer does not
+    tell: at most once a column, and once more for each dictionary that is much larger than those seen before.
     """
-    sizes, is_vague = decoded_bytes(layout, numbers)
+    sizes, is_vague = _decoded_bytes(layout, numbers)
     sizes, is_vague = sizes[:, leaves], is_vague[:, leaves]
     vague = [g for g in needed if is_vague[g].any()]
     if vague:
-        chunks = numbers.chunks[:, leaves]
-        values = np.maximum(numbers.groups["num_rows"][:, None], chunks["num_values"])
+        chunks, rows = numbers.chunks[:, leaves], numbers.groups["num_rows"]
+        values = np.maximum(rows[:, None], chunks["num_values"])
         values = np.minimum(values - np.maximum(chunks["null_count"], 0), _MOST_BYTES)
         # No word is longer than all that is stored.
         most = np.where(is_vague, np.maximum(values, 0).astype(np.float64) * sizes, sizes).sum(axis=1)
         seen: list[tuple[int, float]] = [(-1, 0.0)] * len(leaves)
         # The largest first: what its dictionary says holds for smaller ones.
-        for g in sorted(vague, key=lambda g: -int(numbers.groups["num_rows"][g])):
-            if most[g] <= most_bytes:
-                continue
+        for g in sorted((g for g in vague if most[g] > most_bytes), key=lambda g: -int(rows[g])):
             for i in np.flatnonzero(is_vague[g]).tolist():
                 stored = _dictionary_bytes(chunks[g, i])
                 if stored > 2 * seen[i][0]:

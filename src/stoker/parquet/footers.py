@@ -73,20 +73,16 @@ _log = logging.getLogger("stoker")
 class Footer:
     """What planning and decoding need of a footer.
 
-    Attributes:
-        layout: How the file lays out its columns.
-        numbers: Sizes, places and counts, checked.
-        digest: Hash of the footer.
-        metadata: Returns what pyarrow reads from it, which the native decoder does without. Raises a `SourceError`
-            where it cannot be had any more.
-        survivors: Partition of the file -> row groups that pass the filter; filled in by whoever asks.
+    `metadata` returns what pyarrow reads from it, which the native decoder does without; where it cannot be had any
+    more, it raises a `SourceError`.
     """
 
     layout: Layout
-    numbers: Numbers
+    numbers: Numbers  # checked
     digest: str
     metadata: Callable[[], pq.FileMetaData]
     survivors: dict[object, frozenset[int]] = field(default_factory=dict)
+    """Partition of the file -> row groups that pass the filter; filled in by whoever asks."""
 
 
 def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BYTES) -> tuple[pa.Buffer, bytes]:
@@ -124,11 +120,7 @@ def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BY
 
 
 def parse_footer(buffer: pa.Buffer, url: str) -> pq.FileMetaData:
-    """Return what a footer says.
-
-    Raises:
-        SourceError: It is corrupt.
-    """
+    """Return what a footer says; a corrupt one is a `SourceError`."""
     with decoding(url, where=f"the footer of {url}"):
         try:
             metadata = pq.read_metadata(pa.BufferReader(buffer))
@@ -163,9 +155,8 @@ class Footers:
 
     Args:
         storage: Where the files are.
-        path: File that keeps the footers, or None.
-        table: Columns of the table that the files belong to, and whether they are found by ids: see `naming`. None
-            where the files are no table's.
+        path: File that keeps the footers.
+        table: Columns of the table that the files belong to, and whether they are found by ids: see `naming`.
         refresh: Whether to read them again though they are kept.
     """
 
@@ -190,13 +181,7 @@ class Footers:
         self._layouts: list[tuple[pq.ParquetSchema, bytes, Layout]] = []
 
     def get(self, info: ObjectInfo) -> Footer:
-        """Return the footer of one file.
-
-        Blocks: on one or two reads of the source where it was not kept.
-
-        Raises:
-            SourceError: It cannot be read, or is corrupt.
-        """
+        """Return the footer of one file, by one or two reads of the source where it was not kept."""
         with self._lock:
             found = self._footers.get(info)
             if found is not None:
@@ -269,8 +254,6 @@ class Footers:
                 self._kept = {} if self._path is None or self._refresh else _read_kept(self._path)
             return self._kept.get(info)
 
-    # ------------------------------------------------------------------ what else is read of files
-
     def _read_footer(self, info: ObjectInfo) -> pa.Buffer:
         # Not of a storage that cannot prove which version it reads: then an object is looked up again behind the read.
         is_small = info.size_bytes <= _WHOLE_BYTES and version_reader(self._storage) is not None
@@ -290,17 +273,9 @@ class Footers:
         return None if whole is None else memoryview(whole)
 
     def read(self, info: ObjectInfo, offset: int, num_bytes: int) -> bytes:
-        """Return some bytes of a file beside its footer; fewer where it ends.
-
-        Blocks: on one read of the source.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
+        """Read some bytes of a file beside its footer; fewer where it ends."""
         num_bytes = min(num_bytes, info.size_bytes - offset)
         return bytes(read_of(info, self._storage, offset, num_bytes)) if num_bytes > 0 else b""
-
-    # ------------------------------------------------------------------ what is kept
 
     def keep(self, infos: Sequence[ObjectInfo]) -> None:
         """Write the footers of `infos` to the kept file, in place of what it held, and free their memory."""

@@ -25,15 +25,11 @@ DEFAULT = b"stoker:default"
 class Member(NamedTuple):
     """A column of a file, or a part of one, as a table calls it.
 
-    Attributes:
-        stored: Its name in the file.
-        name: Its name in the table.
-        inside: What is in it: members of a struct, the values of a list, keys and values of a map; None where all is
-            as it is in the file.
+    Inside are members of a struct, the values of a list, keys and values of a map; None where all is as in the file.
     """
 
-    stored: str
-    name: str
+    stored: str  # its name in the file
+    name: str  # and in the table
     inside: tuple[Member, ...] | None = None
 
     @property

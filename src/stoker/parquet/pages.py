@@ -54,21 +54,13 @@ _NOTHING = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Leaf:
-    """One leaf column, which is a column or the values of one of lists.
+    """One leaf column, which is a column or the values of one of lists."""
 
-    Attributes:
-        number: Of the leaf in its file.
-        name: Of the column.
-        type: Of the column in Arrow.
-        value_type: Of one value.
-        column: What the decoder is to know of it.
-    """
-
-    number: int
-    name: str
-    type: pa.DataType
+    number: int  # of the leaf in its file
+    name: str  # of the column
+    type: pa.DataType  # of the column
     value_type: pa.DataType
-    column: Column
+    column: Column  # what the decoder is to know of it
 
 
 @lru_cache(maxsize=64)
@@ -83,17 +75,11 @@ def _leaf_of(field: pa.Field, numbers: Sequence[int], layout: Layout) -> Leaf | 
     if len(numbers) != 1 or isinstance(field.type, pa.BaseExtensionType):
         return None
     (number,) = numbers
-    full = int(layout.max_definition_levels[number])
-    repeated = int(layout.max_repetition_levels[number])
-    if is_list:
-        if repeated != 1 or full > 3 or getattr(field.type, "list_size", 1) < 1:
-            return None
-        # Lists and values that may be null: 3; lists of which none may be, 1. Of 2 either may be.
-        empty = {3: 1, 1: 0}.get(full, -1)
-    else:
-        if repeated or full > 1:
-            return None
-        empty = -1
+    full, list_size = int(layout.max_definition_levels[number]), getattr(field.type, "list_size", -1)
+    if layout.max_repetition_levels[number] != int(is_list) or full > (3 if is_list else 1) or list_size == 0:
+        return None
+    # Lists and values that may be null: 3; lists of which none may be, 1. Of 2 either may be.
+    empty = {3: 1, 1: 0}.get(full, -1) if is_list else -1
     value_type = field.type.value_type if is_list else field.type
     physical, width = int(layout.physical_types[number]), int(layout.widths[number])
     is_binary = physical == BYTES
@@ -117,41 +103,28 @@ def _leaf_of(field: pa.Field, numbers: Sequence[int], layout: Layout) -> Leaf | 
         is_binary=is_binary,
         value_bytes=-(-value_type.bit_width // 8),
         is_large=isinstance(field.type, pa.LargeListType) or field.type in (pa.large_string(), pa.large_binary()),
-        list_size=getattr(field.type, "list_size", -1),
+        list_size=list_size,
     )
     return Leaf(number=number, name=field.name, type=field.type, value_type=value_type, column=column)
 
 
 @dataclass(eq=False)
 class NativeColumns:
-    """Columns of one row group that the native decoder knows, all rows at once or some at a time.
-
-    Attributes:
-        ranges: The file.
-        known: Leaf columns that the native decoder knows, as `known_leaves` returns them.
-        numbers: What the file's footer says of its columns.
-        group: The row group.
-        spans: Leaf columns that are wanted -> where their column chunks lie.
-        coded: Columns of strings that are wanted as Arrow's dictionary.
-        most_bytes: More than the strings of a column may take once they are looked up in their dictionary.
-        is_whole: Whether all rows are taken at once.
-        piece_bytes: The least that is read of a column at a time.
-        num_left: Rows that were not taken yet.
-    """
+    """Columns of one row group that the native decoder knows, all rows at once or some at a time."""
 
     ranges: Ranges
-    known: Mapping[int, Leaf]
+    known: Mapping[int, Leaf]  # as `known_leaves` returns them
     numbers: Numbers
-    group: int
-    spans: Mapping[int, ByteRange]
-    coded: Collection[str] = ()
-    most_bytes: int = MOST_DECODED_BYTES
-    is_whole: bool = True
-    piece_bytes: int = _PIECE_BYTES
+    group: int  # the row group
+    spans: Mapping[int, ByteRange]  # leaf columns that are wanted -> where their column chunks lie
+    coded: Collection[str] = ()  # columns of strings that are wanted as Arrow's dictionary
+    most_bytes: int = MOST_DECODED_BYTES  # more than the strings of a column may take once they are looked up
+    is_whole: bool = True  # all rows are taken at once
+    piece_bytes: int = _PIECE_BYTES  # the least that is read of a column at a time
 
     def __post_init__(self) -> None:
         about = self.numbers.chunks[self.group, [*self.spans]][["codec", "num_values", "uncompressed_bytes"]].tolist()
-        self.num_left = int(self.numbers.groups["num_rows"][self.group])
+        self.num_left = int(self.numbers.groups["num_rows"][self.group])  # rows that were not taken yet
         self._columns = [
             _ColumnChunk(self, self.known[leaf], span, *its)
             for (leaf, span), its in zip(self.spans.items(), about, strict=True)
@@ -161,10 +134,7 @@ class NativeColumns:
     def take(self, num_rows: int) -> dict[Leaf, pa.Array | pa.ChunkedArray]:
         """Return the next rows of each column that is decoded here, until now: what is missing is pyarrow's.
 
-        Raises:
-            ValueError: Pages have other values than the footer promises, which pyarrow does not look at.
-
-        Blocks: while the file is read.
+        Pages with other values than the footer promises, which pyarrow does not look at, are a ValueError.
         """
         for some in _by_size(self._columns):
             self._decode(some, num_rows)
@@ -220,16 +190,9 @@ def _by_size(columns: Sequence[_ColumnChunk]) -> list[list[_ColumnChunk]]:
 class _ColumnChunk:
     """One column chunk while it is read: its bytes, rows that are decoded, and how many of them were taken.
 
-    It does not refer to its row group, which refers to it: what is decoded goes with its last row, and not when garbage
-    is collected.
-
-    Args:
-        group: The columns of its row group, and how they are read.
-        leaf: What the column is.
-        span: Where it lies.
-        codec: Of its pages.
-        num_values: Entries of all pages: values, nulls and empty lists.
-        most_bytes: More than any page has before it is compressed; of strings, more than all of them have.
+    Its values are entries of pages, nulls and empty lists among them; no page has more than `most_bytes` before it is
+    compressed, nor all strings together. It does not refer to its row group, which refers to it: what is decoded goes
+    with its last row, and not when garbage is collected.
     """
 
     # A file of 2,000 columns has as many of these at a time, and the garbage collector looks at each object.

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.arguments import near
 from stoker.arrow import parts_of, plain_array, plain_type
 from stoker.errors import FieldError
+from stoker.fields.offsets import Bools, Int64
 from stoker.host.forks import cached_property
 from stoker.parquet.naming import Member, renamed
 from stoker.words import some_of
@@ -45,39 +45,22 @@ _TOO_LARGE = re.compile("overflow|too large|capacity", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """How one file lays out its columns; most files of a data set share one.
+    """How one file lays out its columns; most files of a data set share one. L leaf columns, shape [L] each."""
 
-    Attributes:
-        schema: What pyarrow makes of it, without metadata.
-        paths: Path of each Parquet leaf column, by its number: "clicks.list.element". L leaves.
-        physical_types: Parquet type of each, by its number in the format; -1 for an unknown one. Shape [L].
-        widths: Bytes of one value; 0 where they differ. Shape [L].
-        decoded_widths: Bytes of one value in Arrow; 0 where they differ. Shape [L].
-        max_definition_levels: 0 where a leaf cannot be null. Shape [L].
-        max_repetition_levels: 0 where a leaf lies in no list. Shape [L].
-        time_units: What one step of a timestamp is as it is stored, as Arrow says it; "" where a leaf is none.
-        fields: The schema with the ids of its fields.
-        members: What the columns are called in their table; None where they are called the same.
-    """
-
-    schema: pa.Schema
-    paths: tuple[str, ...]
-    physical_types: npt.NDArray[np.int64]
-    widths: npt.NDArray[np.int64]
-    decoded_widths: npt.NDArray[np.int64]
-    max_definition_levels: npt.NDArray[np.int64]
-    max_repetition_levels: npt.NDArray[np.int64]
-    time_units: tuple[str, ...]
-    fields: pa.Schema
-    members: tuple[Member, ...] | None = None
+    schema: pa.Schema  # what pyarrow makes of it, without metadata
+    paths: tuple[str, ...]  # of each leaf, by its number: "clicks.list.element"
+    physical_types: Int64  # by their numbers in the format; -1 for an unknown one
+    widths: Int64  # bytes of one value; 0 where they differ
+    decoded_widths: Int64  # the same in Arrow
+    max_definition_levels: Int64  # 0 where a leaf cannot be null
+    max_repetition_levels: Int64  # 0 where a leaf lies in no list
+    time_units: tuple[str, ...]  # what one step of a timestamp is as it is stored, as Arrow says it; "" of other leaves
+    fields: pa.Schema  # with their ids
+    members: tuple[Member, ...] | None = None  # what the columns are called in their table, where that is otherwise
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Layout:
-        """Return the layout that a footer describes.
-
-        Raises:
-            UnicodeDecodeError: A name or a time zone in it is no text.
-        """
+        """Return the layout that a footer describes; a name or time zone that is no text is a UnicodeDecodeError."""
         parquet = metadata.schema
         leaves = [parquet.column(i) for i in range(len(parquet.names))]
         fields = parquet.to_arrow_schema().remove_metadata()
@@ -100,10 +83,7 @@ class Layout:
         )
 
     def leaves(self, names: Iterable[str]) -> list[int]:
-        """Return the numbers of the Parquet leaves that the columns `names` (dotted) are made of, ascending.
-
-        A table's columns are meant by the table's names, here and wherever a layout is asked for columns.
-        """
+        """Return the numbers of the leaves that columns are made of, ascending, by their dotted names in the table."""
         return sorted({i for name in names for i in self.leaves_of(name)})
 
     def leaves_of(self, name: str) -> Sequence[int]:
@@ -111,9 +91,9 @@ class Layout:
         return self._leaves_by_name.get(name, ())
 
     @cached_property
-    def is_text(self) -> npt.NDArray[np.bool_]:
+    def is_text(self) -> Bools:
         """Where leaves are strings or binary, and no decimals. Shape [L]."""
-        found: npt.NDArray[np.bool_] = (self.physical_types == BYTES) & (self.decoded_widths == 0)
+        found: Bools = (self.physical_types == BYTES) & (self.decoded_widths == 0)
         return found
 
     @cached_property
@@ -197,8 +177,7 @@ def _is_open_struct(type_: pa.DataType) -> bool:
 def choose_columns(available: Sequence[tuple[str, pa.DataType]], columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns that `columns` names, in its order; a struct's name means all its members.
 
-    Raises:
-        FieldError: A name is not there; the message lists each such name with the nearest ones that are.
+    A `FieldError` lists each name that is not there with the nearest ones that are.
     """
     if columns is None:
         return pa.schema(available)
@@ -242,10 +221,7 @@ def _restricted(field: pa.Field, name: str, wanted: set[str]) -> pa.Field | None
 def align(table: pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
     """Return the columns of `schema` from `table`: widened where types differ, null where it has no such column.
 
-    Nothing is copied where a type is already right.
-
-    Raises:
-        FieldError: A value does not fit the type that all files share.
+    Nothing is copied where a type is already right. A value that does not fit is a `FieldError`.
     """
     if table.schema.equals(schema, check_metadata=True):  # as nearly always
         return table

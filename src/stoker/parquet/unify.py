@@ -24,14 +24,10 @@ _MOST_DIGITS, _MOST_DIGITS_128 = 76, 38
 
 
 def unify(layouts: Sequence[tuple[Layout, str]], *, names: Collection[str] | None = None) -> pa.Schema:
-    """Return the schema that every file's columns fit in: all columns, in types wide enough for each file.
+    """Return the schema that every file's columns fit in: all columns, or those of some dotted names.
 
-    Args:
-        layouts: Distinct layouts, each with the URL of a file that has it.
-        names: Dotted names of the columns that are wanted, without the others; None: all of them.
-
-    Raises:
-        FieldError: Two files disagree on a column so that no common type exists, or a file has a name twice.
+    Layouts come with the URL of a file each. Two of them without a common type for a column are a `FieldError`, and so
+    is a name that a file has twice.
     """
     wanted = None if names is None else _with_rivals(names, [layout for layout, _ in layouts])
     schemas = [(one.schema if wanted is None else restrict(one.schema, wanted), url) for one, url in layouts]
