@@ -55,13 +55,12 @@ _BATCH_FILES, _LENGTH_BYTES = 1024, 8
 _CODEC = "lz4"
 
 # How files end -> the name that pyarrow has for a format which it reads; and others.
-_FORMATS = (
-    {"csv": "csv", "orc": "orc"}
-    | dict.fromkeys(("json", "jsonl", "ndjson"), "json")
-    | dict.fromkeys(("arrow", "feather", "ipc"), "feather")
-)
-_OTHERS = ("safetensors", "npy", "npz", "h5", "hdf5", "tfrecord", "tfrecords", "avro", "tar", "mds", "lance", "txt")
-_KINDS = {**_FORMATS, **{end: end for end in (*_OTHERS, "tsv", "xlsx", "pkl", "pickle", "pt", "zip", "lmdb", "zarr")}}
+_FORMATS = {"csv": "csv", "orc": "orc", **dict.fromkeys(("json", "jsonl", "ndjson"), "json")}
+_FORMATS |= dict.fromkeys(("arrow", "feather", "ipc"), "feather")
+_OTHERS = {
+    *("safetensors", "npy", "npz", "h5", "hdf5", "tfrecord", "tfrecords", "avro", "tar", "mds", "lance", "txt"),
+    *("tsv", "xlsx", "pkl", "pickle", "pt", "zip", "lmdb", "zarr"),
+}
 
 _Packed: TypeAlias = tuple[pa.Buffer, int, int]
 """A footer: compressed, how large it is, and the checksum of what it becomes."""
@@ -343,4 +342,4 @@ def way_out(where: str, urls: Iterable[str]) -> str:
 
 def _kind(name: str) -> str:
     stem, _, end = name.removesuffix(".gz").removesuffix(".bz2").rpartition(".")
-    return _KINDS.get(end, "") if stem else ""
+    return _FORMATS.get(end, end if end in _OTHERS else "") if stem else ""
