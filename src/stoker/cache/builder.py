@@ -157,11 +157,11 @@ class Builder:
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
                     result = self._transformed(self.catalogue.schema.empty_table(), "an empty table")
-                    self._spec = self._plan(result)
+                    self._spec = self._plan(result.schema)
             return self._spec
 
-    def _plan(self, columns: pa.Schema | pa.Table) -> Spec:
-        return plan_sample(columns, self._dataset)
+    def _plan(self, schema: pa.Schema) -> Spec:
+        return plan_sample(schema, self._dataset)
 
     def _spec_of_chunk(self, i: int) -> Spec:
         wait = threading.Event().wait
@@ -433,13 +433,13 @@ def noted(stage: str, where: Fragment | str) -> Iterator[None]:
         raise
 
 
-def plan_sample(columns: pa.Schema | pa.Table, dataset: Description) -> Spec:
-    """Return what a sample of these columns is, in a data set.
+def plan_sample(schema: pa.Schema, dataset: Description) -> Spec:
+    """Return what a sample of such columns is, in a data set.
 
     Raises:
         FieldError: One cannot become a tensor, or two fields have names that no chunk can keep beside each other.
     """
-    spec = plan_spec(columns, dataset.fields, dataset.deduplicate)
+    spec = plan_spec(schema, dataset.fields, dataset.deduplicate)
     check_names(spec)
     return spec
 

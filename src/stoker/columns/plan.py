@@ -23,7 +23,6 @@ import pyarrow as pa
 from stoker.arguments import near
 from stoker.columns.arrays import integer_fits, is_held, null_error
 from stoker.columns.kinds import DType, Levels, ValueKind, kind_of
-from stoker.columns.results import Columns, as_table
 from stoker.columns.words import Codes, Fill, code_of_fill
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError, plan_compact
@@ -96,13 +95,7 @@ Share = Mapping[str, Sequence[str]]
 """Field that is the key -> names and patterns of the fields that its equal neighbours share."""
 
 
-def plan_spec(
-    columns: pa.Schema | Columns,
-    fields: Mapping[str, Field],
-    share: Share | None = None,
-    *,
-    where: str = "the transform's result",
-) -> Spec:
+def plan_spec(schema: pa.Schema, fields: Mapping[str, Field], share: Share | None = None) -> Spec:
     """Return what a sample of these columns is: it depends on types and shapes alone, and no value is looked at.
 
     Fields stand in the order of the schema, a stacked field at the place of its first column, a mask behind its field.
@@ -110,9 +103,7 @@ def plan_spec(
     Raises:
         FieldError: One or more columns or fields cannot be had. One error lists all of them, in the order of the
             schema, each with the reason and the way out.
-        FieldMismatchError: Something in a mapping is no array of rows.
     """
-    schema = columns if isinstance(columns, pa.Schema) else as_table(columns, where=where).schema
     spec = Spec(tuple(e for plan in plan_fields(schema, fields) for e in (plan.kept, plan.mask) if e is not None))
     return share_fields(spec, share) if share else spec
 

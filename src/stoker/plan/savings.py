@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from stoker.cache.tables import find_begins
-from stoker.columns import plan_spec, to_arrays
+from stoker.columns import as_table, plan_spec, to_arrays
 from stoker.dataset.catalogue import Catalogue
 from stoker.fields.compact import MisfitError, narrow, plan_compact, widen
 from stoker.fields.offsets import Bools
@@ -44,11 +44,11 @@ def _look_at(catalogue: Catalogue) -> tuple[Spec, list[Arrays], list[int]]:
     for i in chosen.tolist():
         with closing(catalogue.read(i)) as tables:  # type: ignore[type-var]  # it is a generator
             table = next(table for j, table in tables if j == i).slice(0, -(-_MAX_ROWS // len(chosen)))
-        columns = table if dataset.transform is None else dataset.transform(table)
         where = str(catalogue.fragments[i])
+        columns = as_table(table if dataset.transform is None else dataset.transform(table), where=where)
         parts.append(to_arrays(columns, dataset.fields, where=where))
         nums.append(table.num_rows)
-        spec = plan_spec(columns, dataset.fields, where=where)
+        spec = plan_spec(columns.schema, dataset.fields)
     return spec, parts, nums
 
 

@@ -16,6 +16,10 @@ def results(columns: object, **fields: Field):
     return to_arrays(columns, fields, where=WHERE)
 
 
+def spec_of(columns: object):
+    return plan_spec(as_table(columns, where=WHERE).schema, {})
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 0), (0, 4)])
 def test_arrays_come_out_as_they_went_in(dtype, shape):
@@ -23,9 +27,7 @@ def test_arrays_come_out_as_they_went_in(dtype, shape):
     out = results({"x": array})["x"]
     np.testing.assert_array_equal(out, array)
     assert (out.dtype, out.shape) == (array.dtype, array.shape)
-    assert str(plan_spec({"x": array}, {})["x"]) == f"x: {dtype}" + (
-        f"[{', '.join(map(str, shape[1:]))}]" * (len(shape) > 1)
-    )
+    assert str(spec_of({"x": array})["x"]) == f"x: {dtype}" + (f"[{', '.join(map(str, shape[1:]))}]" * (len(shape) > 1))
 
 
 def test_numbers_that_lie_in_order_are_not_copied():
@@ -51,7 +53,7 @@ def test_times_of_numpy_have_the_units_of_arrow():
     }
     arrays = results(columns)
     assert [arrays[name].tolist() for name in columns] == [[1577923200], [1577923200 * 10**9], [5400]]
-    assert [entry.unit for entry in plan_spec(columns, {})] == ["s since 1970", "ns since 1970", "s"]
+    assert [entry.unit for entry in spec_of(columns)] == ["s since 1970", "ns since 1970", "s"]
 
 
 def test_not_a_time_and_masked_values_are_nulls():
