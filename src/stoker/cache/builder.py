@@ -313,7 +313,7 @@ class Builder:
         """Return the fields of fragment j, and the spec that they fit."""
         fragment = self.catalogue.fragments[j]
         columns = self._transformed(table, str(fragment))
-        with noted("converting", fragment), self._on_stage.span("convert", self.catalogue.sizes.of(table)):
+        with noted("converting", fragment), self._on_stage.span("convert", self.catalogue.size_of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
                 spec = self._plan(columns.schema)
@@ -322,7 +322,7 @@ class Builder:
     def _transformed(self, table: pa.Table, where: str) -> pa.Table:
         if self._dataset.transform is None:
             return table
-        with noted("transforming", where), self._on_stage.span("transform", self.catalogue.sizes.of(table)):
+        with noted("transforming", where), self._on_stage.span("transform", self.catalogue.size_of(table)):
             columns = (self._processes or self._call)(table, where)
         with noted("transforming", where):
             result = as_table(columns, where=where)

@@ -26,7 +26,7 @@ from stoker.host.forks import cached_property
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.parquet.decode import ShareOut, one_by_one
 from stoker.parquet.footers import Footer, Footers
-from stoker.parquet.schema import Sizes, choose_columns, flat_fields, flatten, select_flat
+from stoker.parquet.schema import choose_columns, flat_fields, flatten, select_flat, size_of_tables
 from stoker.storage.each import map_each
 from stoker.storage.failures import decoding
 from stoker.storage.storage import ObjectInfo, Storage
@@ -257,9 +257,9 @@ class Catalogue(RowReader):
             del table
 
     @cached_property
-    def sizes(self) -> Sizes:
-        """How large rows are as the transform sees them."""
-        return Sizes(self.schema)
+    def size_of(self) -> Callable[[pa.Table], int]:
+        """Returns about how many bytes a table takes as the transform sees it."""
+        return size_of_tables(self.schema)
 
     def count(self, *, num_threads: int) -> Int64:
         """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].

@@ -223,7 +223,7 @@ class RowReader:
                 if table is None:
                     raise SourceCorruptError(f"{where} ends before its last part", url=info.url)
                 table = self._finished(j, footer.layout.named(table), chosen, coded)
-                watch.stop(on_stage, fetched_bytes=ranges.num_bytes - reported, decoded_bytes=chosen.sizes.of(table))
+                watch.stop(on_stage, fetched_bytes=ranges.num_bytes - reported, decoded_bytes=chosen.size_of(table))
                 reported = ranges.num_bytes
                 yield j, table
                 del table

@@ -29,7 +29,7 @@ from stoker.fields.offsets import Int64
 from stoker.host.forks import cached_property
 from stoker.parquet.footer_numbers import row_group_bytes
 from stoker.parquet.footers import Footer, Footers
-from stoker.parquet.schema import Layout, Sizes, flat_fields, restrict
+from stoker.parquet.schema import Layout, flat_fields, restrict, size_of_tables
 from stoker.parquet.unify import unify, unify_loosely
 from stoker.storage.each import map_each
 from stoker.storage.files import keep_tables, kept_tables
@@ -163,9 +163,9 @@ class Selection:
         return [field for field in self.partitions if field.name in needed]
 
     @cached_property
-    def sizes(self) -> Sizes:
-        """How large rows of what is read are."""
-        return Sizes(self.read)
+    def size_of(self) -> Callable[[pa.Table], int]:
+        """Returns about how many bytes a table of what is read takes."""
+        return size_of_tables(self.read)
 
 
 def survivors(footer: Footer, file: Listed, chosen: Selection, footers: Footers) -> frozenset[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -312,15 +312,8 @@ def fixed_width_bytes(kind: pa.DataType) -> int:
         return 0
 
 
-class Sizes:
-    """About how many bytes rows of a schema take in Arrow: of thousands of columns, those are asked that differ."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        widths: dict[str, int] = {field.name: fixed_width_bytes(field.type) for field in schema}
-        self._row_bytes = sum(widths.values())
-        self._others = tuple(name for name, width in widths.items() if not width)
-
-    def of(self, table: pa.Table) -> int:
-        """Return the bytes of some rows."""
-        others = sum(table.column(name).nbytes for name in self._others)
-        return int(table.num_rows * self._row_bytes + others)
+def size_of_tables(schema: pa.Schema) -> Callable[[pa.Table], int]:
+    """Return what says how many bytes, about, a table of a schema takes: of thousands of columns it asks few."""
+    widths = {field.name: fixed_width_bytes(field.type) for field in schema}
+    row_bytes, others = sum(widths.values()), [name for name, width in widths.items() if not width]
+    return lambda table: int(table.num_rows * row_bytes + sum(table.column(name).nbytes for name in others))
