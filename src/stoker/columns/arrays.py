@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stoker.arrow import is_list, plain_array
 from stoker.columns.kinds import DType, ValueKind, is_bool8
@@ -61,8 +60,6 @@ def validity(array: pa.Array) -> Array | None:
     if array.null_count == 0:
         return None
     bits, skipped = array.buffers()[0], array.offset % 8
-    if bits is None:  # of a type that says it in another way
-        return np.asarray(pc.is_valid(array))
     octets = np.frombuffer(bits, np.uint8, offset=array.offset // 8)
     return np.unpackbits(octets, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
 

@@ -258,21 +258,14 @@ def _stack(field: Field, plans: Sequence[ColumnPlan]) -> tuple[list[ColumnPlan],
         )
     dtypes = {plan.dtype for plan in plans}
     dtype = np.result_type(*dtypes)
-    is_exact = (
-        integer_fits(int(np.iinfo(one).max), dtype)
-        if one.kind in "iu" and dtype.kind == "f"
-        else np.can_cast(one, dtype, "safe")
-        for one in dtypes
-    )
-    if not all(is_exact):
+    # NumPy calls it safe to make floats of integers of eight bytes.
+    if not all(np.can_cast(one, dtype) and not (dtype.kind == "f" and one in (np.int64, np.uint64)) for one in dtypes):
         names = ", ".join(sorted(one.name for one in dtypes))
         raise MisfitError(f"its columns have the dtypes {names}, which no dtype holds exactly; say which one you want")
     # Whoever packs may widen integers to the eight bytes that hold them exactly: that needs no check.
+    is_wide = dtype.kind in "iu" and dtype.itemsize == 8
     late = [
-        plan.codes is None
-        and plan.leaf.dtype.kind in "iu"
-        and dtype in (np.int64, np.uint64)
-        and np.can_cast(plan.leaf.dtype, dtype, "safe")
+        is_wide and plan.codes is None and plan.leaf.dtype.kind in "iu" and np.can_cast(plan.leaf.dtype, dtype)
         for plan in plans
     ]
     plans = [

@@ -68,12 +68,8 @@ def _as_arrow(name: str, values: Any, where: str) -> pa.Array | pa.ChunkedArray:
     num_values = _num_rows(name, inner, where)
     is_valid = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 0
     if not is_valid or offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != num_values:
-        raise _mismatch(
-            name,
-            f"has offsets that do not cut its {num_values:,} values into lists: they must be integers that begin "
-            f"with 0, never fall, and end with the number of values",
-            where,
-        )
+        about = "integers that begin with 0, never fall, and end with the number of values"
+        raise _mismatch(name, f"has offsets that do not cut its {num_values:,} values into lists: give {about}", where)
     return pa.LargeListArray.from_arrays(array_of(offsets.astype(np.int64)), _as_arrow(name, inner, where))
 
 

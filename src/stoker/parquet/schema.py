@@ -185,10 +185,7 @@ def choose_columns(available: Sequence[tuple[str, pa.DataType]], columns: Sequen
     chosen: dict[str, pa.DataType] = {}
     missing = []
     for name in columns:
-        if name in types:
-            chosen[name] = types[name]
-            continue
-        members = [flat for flat in types if flat.startswith(name + ".")]
+        members = [name] if name in types else [flat for flat in types if flat.startswith(name + ".")]
         if not members:
             missing.append(name)
         chosen.update((member, types[member]) for member in members)
