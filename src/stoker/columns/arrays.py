@@ -112,10 +112,7 @@ def _bytes_under(array: pa.Array) -> pa.Array:
 def numbers_of(array: pa.Array, leaf: ValueKind, valid: Array | None, *, at_null: float = 0) -> Array:
     """Return the values of a column of numbers in the dtype Arrow stores them in, `at_null` at nulls.
 
-    Decimals come as float64, each the nearest to its exact value, and always zero at nulls.
-
-    Raises:
-        MisfitError: A decimal is beyond float64.
+    Decimals come as the nearest float64 each, and zero at nulls; one beyond float64 is a `MisfitError`.
     """
     if leaf.scale is not None:
         return _nearest(array, valid)
@@ -193,10 +190,7 @@ def cast_numbers(values: Array, dtype: DType) -> Array:
     """Return `values` as `dtype`, [n]; the same array where it already is.
 
     To a float any number goes, rounded to the nearest, as long as it stays finite. To an integer or a boolean only
-    what stays the same number.
-
-    Raises:
-        MisfitError: A value would change.
+    what stays the same number: anything else is a `MisfitError`.
     """
     source, info = values.dtype, np.iinfo(dtype) if dtype.kind in "iu" else None
     if source == dtype or (source.kind != "f" and np.can_cast(source, dtype, "safe")):

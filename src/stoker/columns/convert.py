@@ -171,9 +171,9 @@ def _stacked(
     exported: Sequence[ExportedBatch | None],
     where: str,
     mask: Array | None,
-) -> list[Sequence[Array] | BatchColumns]:
+) -> list[Sequence[Array]]:
     """Return the parts of a stacked field, and note in `mask` which values of its rows were there."""
-    parts: list[Sequence[Array] | BatchColumns] = []
+    parts: list[Sequence[Array]] = []
     start = 0
     for batch, by_address in zip(batches, exported, strict=True):
         if by_address is not None and plan.alike is not None and not by_address.with_nulls(plan.alike):

@@ -45,11 +45,7 @@ _WAY_OUT = "leave it out (columns= without it), or turn it into numbers in a tra
 
 
 def kind_of(kind: pa.DataType) -> tuple[Levels, ValueKind]:
-    """Return what an Arrow type is made of: levels of lists, outermost first, around a leaf.
-
-    Raises:
-        MisfitError: It cannot become a tensor.
-    """
+    """Return what an Arrow type is made of, levels of lists around a leaf; no tensor form is a `MisfitError`."""
     kind = _unencoded(kind)
     if is_list(kind):
         if pa.types.is_struct(_unencoded(kind.value_type)):

@@ -9,7 +9,7 @@ Joined, they would be copied once more, to memory that is new: of numbers that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ _BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class BatchColumns:
+class BatchColumns(Sequence[Array]):
     """Columns of a batch that hold numbers of one dtype, none of them null: arrays where they are asked for."""
 
     batch: pa.RecordBatch
@@ -41,10 +41,7 @@ class BatchColumns:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __iter__(self) -> Iterator[Array]:
-        return (self[i] for i in range(len(self)))
-
-    def __getitem__(self, i: int) -> Array:
+    def __getitem__(self, i: int) -> Array:  # type: ignore[override]  # one at a time
         return buffer_of(self.batch.column(int(self.numbers[i])), self.dtype)
 
 
@@ -58,7 +55,7 @@ class Pieces:
 
     dtype: DType
     shape: tuple[int, ...]  # of the field, N first
-    parts: Sequence[Sequence[Array] | BatchColumns]
+    parts: Sequence[Sequence[Array]]
 
     def __post_init__(self) -> None:
         # Whoever packs reads them by address.
@@ -80,8 +77,7 @@ class Pieces:
     @cached_property
     def starts(self) -> list[int]:
         """The first row of each part, and the end."""
-        sizes = (one.batch.num_rows if isinstance(one, BatchColumns) else len(one[0]) for one in self.parts)
-        return list(accumulate(sizes, initial=0))
+        return list(accumulate((len(columns[0]) for columns in self.parts), initial=0))
 
     @property
     def arrays(self) -> list[Array]:

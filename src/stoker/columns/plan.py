@@ -1,12 +1,4 @@
-"""What each field becomes: pure decisions from an Arrow schema and the fields asked for, before any row is read.
-
-match_fields     which columns each field is made of
-plan_column      how one column becomes numbers
-try_plan_fields  both, and stacks
-share_fields     which fields neighbours share
-plan_spec        all of it: what a sample is
-plan_table       what each column becomes, as rows to print, where a refusal is an answer too
-"""
+"""What each field becomes: pure decisions from an Arrow schema and the fields asked for, before any row is read."""
 
 from __future__ import annotations
 

@@ -99,8 +99,7 @@ def codes_of(
 ) -> tuple[Array, Array | None]:
     """Return the code or bucket of each value, `fill` or zero at nulls, and which rows had a value, None where all had.
 
-    Raises:
-        MisfitError: A value is outside the vocabulary, and nothing stands for such.
+    A value outside the vocabulary is a `MisfitError`, where nothing stands for such.
     """
     at_null = dtype.type(0 if fill is None or isinstance(fill, bytes) else fill)
 

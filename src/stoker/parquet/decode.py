@@ -120,9 +120,7 @@ class RowGroups:
     def parts(self, share_out: ShareOut = one_by_one) -> Iterator[pa.Table]:
         """Yield the parts, in order; `share_out` calls the function that decodes some of the columns of a part.
 
-        Raises:
-            SourceError: The bytes are not what the footer says.
-            FieldError: INT96 timestamps would wrap around.
+        Bytes that are not what the footer says are a `SourceError`; INT96 timestamps that wrap around, a `FieldError`.
         """
         layout = self.footer.layout
         with self._decoding():

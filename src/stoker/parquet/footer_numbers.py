@@ -59,9 +59,7 @@ class Numbers:
 def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str) -> Numbers:
     """Return the numbers of a footer, which is a Parquet file without data; pyarrow has parsed it, too.
 
-    Raises:
-        SourceCorruptError: The footer contradicts itself.
-        SourceError: The file is encrypted.
+    A footer that contradicts itself is a `SourceCorruptError`, and one of encrypted columns a `SourceError`.
     """
     groups = np.full((metadata.num_row_groups, GROUP.itemsize // 8), -1, np.int64)
     chunks = np.full((metadata.num_row_groups, len(layout.paths), CHUNK.itemsize // 8), -1, np.int64)

@@ -87,8 +87,7 @@ class Footer:
 def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BYTES) -> tuple[pa.Buffer, bytes]:
     """Return the footer of one file, and the end of it that was read: one read for footers up to 64 KiB, two beyond.
 
-    Raises:
-        SourceError: It is no Parquet file, is cut off, or is encrypted.
+    What is no Parquet file, is cut off, or is encrypted, is a `SourceError`.
     """
     url, size = info.url, info.size_bytes
     if size < 12:
@@ -148,15 +147,10 @@ def _wide_integers(buffer: pa.Buffer) -> str:
 
 
 class Footers:
-    """The footers of a data set, wherever they are: parsed, in memory, in a kept file, or in the source.
+    """The footers of a data set, wherever they are: parsed, in memory, in the file at `path`, or in the source.
 
-    Safe to use from several threads.
-
-    Args:
-        storage: Where the files are.
-        path: File that keeps the footers.
-        table: Columns of the table that the files belong to, and whether they are found by ids: see `naming`.
-        refresh: Whether to read them again though they are kept.
+    Of files that belong to a table, `table` has its columns, and whether they are found by ids: see `naming`. With
+    `refresh` they are read again though they are kept. Safe to use from several threads.
     """
 
     def __init__(

@@ -77,14 +77,12 @@ def _inside(stored: pa.DataType, wanted: pa.DataType, *, by_id: bool) -> tuple[M
     mine, theirs = _children(stored), _children(wanted)
     if pa.types.is_struct(stored) and pa.types.is_struct(wanted):
         members = _members(mine, theirs, by_id=by_id)
-        is_same = len(members) == len(mine) and all(member.is_alike for member in members)
-        return None if is_same else members
-    if len(mine) != len(theirs) or pa.types.is_struct(stored) or pa.types.is_struct(wanted):
+    elif len(mine) != len(theirs) or pa.types.is_struct(stored) or pa.types.is_struct(wanted):
         return None
-    inside = [_inside(own.type, field.type, by_id=by_id) for own, field in zip(mine, theirs, strict=True)]
-    if all(one is None for one in inside):
-        return None
-    return tuple(Member(field.name, field.name, one) for field, one in zip(theirs, inside, strict=True))
+    else:
+        inside = [_inside(own.type, field.type, by_id=by_id) for own, field in zip(mine, theirs, strict=True)]
+        members = tuple(Member(field.name, field.name, one) for field, one in zip(theirs, inside, strict=True))
+    return None if len(members) == len(mine) and all(member.is_alike for member in members) else members
 
 
 def renamed(table: pa.Table, members: Sequence[Member]) -> pa.Table:
