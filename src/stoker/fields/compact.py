@@ -23,8 +23,7 @@ from stoker.arguments import explain_arguments
 Array: TypeAlias = npt.NDArray[Any]
 Form: TypeAlias = Literal["cast", "bfloat16", "bits", "scaled"]
 
-_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
-STORAGE_DTYPES = ("float16", "bfloat16", *_INTEGERS, "bits")
+STORAGE_DTYPES = ("float16", "bfloat16", "int8", "int16", "int32", "uint8", "uint16", "uint32", "bits")
 """What `Field(storage_dtype=...)` takes, beside a `Scaled`."""
 
 # bfloat16 is the upper half of a float32.

@@ -90,13 +90,11 @@ def renamed(table: pa.Table, members: Sequence[Member]) -> pa.Table:
     here = [member for member in members if member.stored in table.schema.names]
     if not here:
         return table.select([])
-    columns = []
-    for member in here:
-        column = table.column(member.stored)
-        chunks = column.chunks or [pa.nulls(0, column.type)]
-        columns.append(
-            column if member.inside is None else pa.chunked_array([_renamed(c, member.inside) for c in chunks])
-        )
+    columns = [table.column(member.stored) for member in here]
+    for i, (column, member) in enumerate(zip(columns, here, strict=True)):
+        if member.inside is not None:
+            chunks = column.chunks or [pa.nulls(0, column.type)]
+            columns[i] = pa.chunked_array([_renamed(chunk, member.inside) for chunk in chunks])
     return pa.Table.from_arrays(columns, names=[member.name for member in here])
 
 

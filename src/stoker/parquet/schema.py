@@ -26,18 +26,10 @@ from stoker.host.forks import cached_property
 from stoker.parquet.naming import Member, renamed
 from stoker.words import some_of
 
-# Physical types by their numbers in the format, and the bytes of one value; 0 where they differ.
+# Physical types by their numbers in the format, their names there, and the bytes of one value; 0 where they differ.
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTES, FIXED_BYTES = range(8)
-_PHYSICAL = {
-    "BOOLEAN": (BOOLEAN, 1),
-    "INT32": (INT32, 4),
-    "INT64": (INT64, 8),
-    "INT96": (INT96, 12),
-    "FLOAT": (FLOAT, 4),
-    "DOUBLE": (DOUBLE, 8),
-    "BYTE_ARRAY": (BYTES, 0),
-    "FIXED_LEN_BYTE_ARRAY": (FIXED_BYTES, 0),
-}
+_NAMES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_PHYSICAL = dict(zip(_NAMES, enumerate((1, 4, 8, 12, 4, 8, 0, 0)), strict=True))
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 # What Arrow says of strings that offsets of 32 bits do not reach the end of.
 _TOO_LARGE = re.compile("overflow|too large|capacity", re.IGNORECASE)
