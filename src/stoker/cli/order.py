@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
+import numpy as np
 from rich.console import Console
 
 from stoker.cli.arguments import OK
@@ -23,18 +24,18 @@ def quality(options: argparse.Namespace, console: Console) -> int:
         order = orders.order
         say(f"reading column {options.column} …")
         catalogues = {name: one.catalogue for name, one in known.named.items()}
-        labels = read_labels(catalogues, options.column)
+        labels, are_values = read_labels(catalogues, options.column)
         say("measuring …")
         size = options.batch_size * options.world_size
         found = label_quality(orders, labels, batch_size=size, epoch=options.epoch, num_batches=options.batches)
-        num_classes = sum(any(counts) for counts in zip(*(one.counts for one in labels), strict=True))
+        num_classes = len(np.unique(np.concatenate(labels)))
     unit = known.unit
     if options.json:
         units = "rows" if unit is None else unit.told()
         about = {"column": options.column, "num_classes": num_classes, "units": units, "num_samples": order.num_samples}
         print_json(_as_json(found) | about)
         return OK
-    kinds = "values" if labels[0].are_values else "ranges of values"
+    kinds = "values" if are_values else "ranges of values"
     print_line(console, found.sentence, "bold")
     console.print()
     facts = {

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,6 @@ from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.runs import comparable, comparable_type
 from stoker.errors import FieldError
 from stoker.fields.offsets import Int64, offsets_of
-from stoker.host.forks import cached_property
 from stoker.loader.opened import naming
 from stoker.loader.orders import Orders
 from stoker.plan.known import NUM_THREADS
@@ -32,32 +30,20 @@ _MAX_WORDS = 1_000_000
 _SAMPLED_VALUES = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Labels:
-    """The class of every sample in the fixed order, and whether each class is one value, not a range of them."""
-
-    codes: npt.NDArray[np.uint8]
-    num_classes: int
-    are_values: bool
-
-    @cached_property
-    def counts(self) -> Int64:
-        """Samples of each class. Shape [C]."""
-        return np.bincount(self.codes, minlength=self.num_classes).astype(np.int64)
+Labels: TypeAlias = "npt.NDArray[np.uint8]"
+"""The class of every sample of a data set, in the fixed order."""
 
 
-def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Labels, ...]:
-    """Return the class of every sample by a column's value; data sets have their classes in common.
+def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[list[Labels], bool]:
+    """Return the class of every sample by a column's value, of each data set, and whether each class is one value.
 
-    Up to 64 different values are classes, null is one of them; more numbers, dates or words are cut into 64 ranges of
-    about equal size, in their own order.
-
-    Of a data set its filter counts, its columns, fields and transform do not.
+    Data sets have their classes in common. Up to 64 different values are classes, null is one of them; more numbers,
+    dates or words are cut into 64 ranges of about equal size, in their own order. Of a data set its filter counts, its
+    columns, fields and transform do not.
 
     Raises:
         FieldError: A data set has no such column, its values cannot be sorted into classes, or they are numbers in one
             data set and words in another.
-        SourceError: It cannot be read.
     """
     types: dict[str, pa.Schema] = {}
     for name, catalogue in catalogues.items():
@@ -86,9 +72,8 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[Label
         together += found
     values = np.concatenate([np.empty(0), *together]) if True in are_numbers else _ranks(together, column)
     codes, are_values = _classes(values)
-    num_classes = len(np.bincount(codes))
     ends = np.cumsum([catalogue.num_samples.sum() for catalogue in catalogues.values()])[:-1]
-    return tuple(Labels(codes=one, num_classes=num_classes, are_values=are_values) for one in np.split(codes, ends))
+    return np.split(codes, ends), are_values
 
 
 def _numbers(column: pa.ChunkedArray) -> Any:
@@ -124,11 +109,9 @@ def label_quality(
     """Return how well an order mixes the labels of each data set's rows; see `stoker.sampling.quality.quality`.
 
     Where the order counts units, each has the label of its first row.
-
-    Raises:
-        ValueError: As `quality` says.
     """
     order, datasets = orders.order, orders.opened.datasets
+    num_classes = max(int(one.max(initial=0)) for one in labels) + 1
 
     @lru_cache(maxsize=2 * len(labels))
     def labels_in(which: int, own_epoch: int) -> Labels:
@@ -137,15 +120,16 @@ def label_quality(
             return labels[which]
         return _unit_labels(labels[which], units, num_samples=datasets[which].num_samples)
 
-    def label_of(which: int, own_epoch: int, place: Int64) -> npt.NDArray[np.uint8]:
-        codes: npt.NDArray[np.uint8] = labels_in(which, own_epoch).codes[place]
-        return codes
+    def label_of(which: int, own_epoch: int, place: Int64) -> Labels:
+        return np.asarray(labels_in(which, own_epoch)[place])
 
+    first_epoch = epoch if order.is_alone else 0
+    counts = [np.bincount(labels_in(which, first_epoch), minlength=num_classes) for which in range(len(labels))]
     first_files = np.cumsum([0, *(len(one.catalogue.files) for one in datasets)]).tolist()
     return quality(
         order,
         batch_size=batch_size,
-        labels=(label_of, [labels_in(which, epoch if order.is_alone else 0).counts for which in range(len(labels))]),
+        labels=(label_of, counts),
         epoch=epoch,
         num_batches=num_batches,
         files=np.concatenate(
@@ -156,15 +140,16 @@ def label_quality(
 
 def _unit_labels(labels: Labels, units: Units, *, num_samples: Int64) -> Labels:
     """Return the class of every unit of an epoch: that of its first row. Rows of each chunk have the shape [K]."""
-    codes, starts = [np.empty(0, np.uint8)], offsets_of(num_samples)
+    codes: list[Labels] = [np.empty(0, np.uint8)]
+    starts = offsets_of(num_samples)
     for chunk, num in enumerate(units.num_units.tolist()):
         if num:
             row, offsets = units.rows(np.full(num, chunk, dtype=np.int64), np.arange(num, dtype=np.int64))
-            codes.append(labels.codes[starts[chunk] + row[offsets[:-1]]])
-    return replace(labels, codes=np.concatenate(codes))
+            codes.append(labels[starts[chunk] + row[offsets[:-1]]])
+    return np.concatenate(codes)
 
 
-def _classes(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], bool]:
+def _classes(values: npt.NDArray[np.float64]) -> tuple[Labels, bool]:
     """Return the class of each value, the last one that of null, and whether each class is one value.
 
     One class a value while these are few, else ranges with as many samples each as can be.
