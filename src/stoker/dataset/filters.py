@@ -44,19 +44,14 @@ _NAME = re.compile(r"Name\(([^()]*)\)")
 # Functions in an expression that are not true of NaN if their value set, printed with them, has none.
 _FALSE_OF_NAN = {"is_in", "is_null"}
 
-# Any literal of Python's in the finest unit that it has.
-_MICROSECONDS = "us"
-
 Condition: TypeAlias = "tuple[str, str, Any]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A filter that was checked as far as it can be without a schema.
+    """A filter that was checked as far as it can be without a schema: what the user gave, tuples or an expression.
 
-    Attributes:
-        conditions: Alternatives of conditions that must all hold; None where the user gave an expression.
-        expression: The user's expression; None where the user gave tuples.
+    `conditions` are alternatives of conditions that must all hold.
     """
 
     conditions: tuple[tuple[Condition, ...], ...] | None = None
@@ -110,13 +105,8 @@ class Filter:
 def parse_filter(filters: object) -> Filter | None:
     """Return the filter the user wrote, or None for no filter.
 
-    Args:
-        filters: A pyarrow expression, a list of tuples (name, operator, value) that must all hold, or a list of such
-            lists, one of which must hold.
-
-    Raises:
-        TypeError: It is none of these, or a value has a type that a column cannot have.
-        ValueError: An operator is unknown, or a list is empty.
+    It is a pyarrow expression, a list of tuples (name, operator, value) that must all hold, or a list of such lists,
+    one of which must hold.
     """
     if filters is None:
         return None
@@ -195,11 +185,7 @@ def _plain(value: object) -> object:
 
 
 def _time_of(value: np.datetime64 | np.timedelta64) -> object:
-    """Return a time of NumPy's as Arrow has it, a day or what has no time of the day as a date, and NaT as None.
-
-    Raises:
-        OverflowError: It is beyond what these can say.
-    """
+    """Return a time of NumPy's as Arrow has it, a day or what has no time of the day as a date, and NaT as None."""
     if np.isnat(value):
         return None
     unit, _ = np.datetime_data(value.dtype)
@@ -337,11 +323,7 @@ def _one_row(schema: pa.Schema, text: str) -> pa.Table:
 
 
 def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
-    """Return one bool a row: whether `expression` is true, false or null there.
-
-    Raises:
-        ValueError: The expression is not a condition.
-    """
+    """Return one bool a row: whether `expression`, which must be a condition, is true, false or null there."""
     import pyarrow.acero as acero  # pyarrow.dataset, which it pulls in, imports pandas where that is installed
 
     plan = acero.Declaration.from_sequence(
@@ -380,13 +362,10 @@ def needed_columns(schema: pa.Schema, expression: pc.Expression) -> pa.Schema:
 def _literal(name: str, kind: pa.DataType, value: Any) -> pa.Scalar | float:
     """Return a value in the type of a column.
 
-        decimal(5, 2)   1.25, Decimal("1.25")     Decimal("1.255") does not fit
-        timestamp[ms]   datetime, date            a microsecond does not fit
-        float32         0.1                       the nearest float32
-        int8            1, 1.0                    1.5 and 300 are no int8: they come back as they are
-
-    Raises:
-        ValueError: It is none that the column can be compared with, or does not fit its type.
+    decimal(5, 2)   1.25, Decimal("1.25")     Decimal("1.255") does not fit
+    timestamp[ms]   datetime, date            a microsecond does not fit
+    float32         0.1                       the nearest float32
+    int8            1, 1.0                    1.5 and 300 are no int8: they come back as they are
     """
     types = pa.types
     if types.is_integer(kind) and isinstance(value, int | float) and not isinstance(value, bool):
@@ -437,41 +416,34 @@ def _converted(kind: pa.DataType, value: Any) -> pa.Scalar | None:
     """Return a value as Arrow has it, still to be cast; None where it is of another sort than the column."""
     types = pa.types
     if isinstance(value, pa.Scalar):  # a time with nanoseconds
-        is_alike = (types.is_timestamp(kind) and value.type.tz == kind.tz) if types.is_timestamp(value.type) else False
-        return value if is_alike or (types.is_duration(kind) and types.is_duration(value.type)) else None
-    if types.is_boolean(kind):
-        return pa.scalar(value) if isinstance(value, bool) else None
-    if types.is_decimal(kind) and not isinstance(value, bool) and isinstance(value, int | float | Decimal):
-        return _decimal(value)
-    if types.is_string(kind) or types.is_large_string(kind):
-        if isinstance(value, bytes):
-            return pa.scalar(value, pa.binary())
-        return pa.scalar(value, pa.string()) if isinstance(value, str) else None
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        encoded = value.encode() if isinstance(value, str) else value
-        return pa.scalar(encoded, pa.binary()) if isinstance(encoded, bytes) else None
+        is_alike = types.is_duration(kind) and types.is_duration(value.type)
+        is_alike |= types.is_timestamp(kind) and types.is_timestamp(value.type) and value.type.tz == kind.tz
+        return value if is_alike else None
+    if types.is_decimal(kind):
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            return None
+        # What is written is meant: of the float 0.1 this, and not 0.1000000000000000055.
+        exact = Decimal(repr(value) if isinstance(value, float) else value)
+        return pa.scalar(exact) if exact.is_finite() else None
     if types.is_timestamp(kind):
-        if isinstance(value, datetime):
-            is_alike = (value.tzinfo is None) == (kind.tz is None)
-            return pa.scalar(value, pa.timestamp(_MICROSECONDS, kind.tz)) if is_alike else None
-        is_day = isinstance(value, date) and kind.tz is None
-        return pa.scalar(datetime(value.year, value.month, value.day), pa.timestamp(_MICROSECONDS)) if is_day else None
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
+        is_alike = isinstance(value, datetime) and (value.tzinfo is None) == (kind.tz is None)
+        return pa.scalar(value, pa.timestamp("us", kind.tz)) if is_alike else None
     if types.is_date(kind):
-        if isinstance(value, datetime):
-            is_whole = value.tzinfo is None and value.time() == time()
-            return pa.scalar(value.date(), pa.date32()) if is_whole else None
-        return pa.scalar(value, pa.date32()) if isinstance(value, date) else None
-    if types.is_time(kind):
-        return pa.scalar(value, pa.time64(_MICROSECONDS)) if isinstance(value, time) else None
-    if types.is_duration(kind):
-        return pa.scalar(value, pa.duration(_MICROSECONDS)) if isinstance(value, timedelta) else None
-    return None
-
-
-def _decimal(value: float | Decimal) -> pa.Scalar | None:
-    # What is written is meant: of the float 0.1 this, and not 0.1000000000000000055.
-    exact = value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
-    return pa.scalar(exact) if exact.is_finite() else None
+        if isinstance(value, datetime) and value.tzinfo is None and value.time() == time():
+            value = value.date()
+        is_alike = isinstance(value, date) and not isinstance(value, datetime)
+    elif types.is_string(kind) or types.is_large_string(kind):
+        is_alike = isinstance(value, str | bytes)
+    elif types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        value = value.encode() if isinstance(value, str) else value
+        is_alike = isinstance(value, bytes)
+    elif types.is_boolean(kind) or types.is_time(kind):
+        is_alike = isinstance(value, bool if types.is_boolean(kind) else time)
+    else:
+        is_alike = types.is_duration(kind) and isinstance(value, timedelta)
+    return pa.scalar(value) if is_alike else None
 
 
 def _hint(kind: pa.DataType, value: object) -> str:
@@ -497,7 +469,7 @@ def surviving_row_groups(
         footer: A Parquet file without its data: the magic number, the footer, its length, the magic number.
         num_groups: Row groups of the file.
         expression: What may be asked of them; see `Filter.prunable`.
-        schema: Schema of the data set, partition columns included.
+        schema: Of the data set, partition columns included.
         partition: What is true of every row of the file.
     """
     import pyarrow.dataset as ds  # imports pandas where that is installed
