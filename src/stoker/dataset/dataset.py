@@ -171,7 +171,7 @@ class _Opening:
         if self._folder is not None and not dataset.refresh:
             known = kept_survey(self._survey_path(dataset.table))
         kept = None if known is None else self._catalogue(known)
-        is_fixed = dataset.table is not None and dataset.table.is_exact
+        is_fixed = dataset.table is not None and isinstance(dataset.table.pin, int)  # that version never changes
         if kept is not None and (kept.is_remote or is_fixed):
             return kept
         is_local = kept is not None or self._located().is_local
@@ -230,10 +230,11 @@ class _Opening:
 
     def _catalogue(self, known: Survey, footers: Footers | None = None) -> Catalogue:
         dataset = self._dataset
-        if known.table is not None and dataset.table is not None:  # whoever opens it later opens this very version
-            pinned = known.table.pinned(dataset.table)
+        if (table := known.table) is not None and (source := dataset.table) is not None:
+            # Whoever opens it later opens this very version.
             dataset = copy.copy(dataset)
-            dataset.table, dataset.refresh = pinned, False
+            dataset.table = dataclasses.replace(source, pin=table.version, schema_id=table.schema_id)
+            dataset.refresh = False
         chosen = dataset.select(known.schema, known.partitions)
         footers = footers or self._footers(known.table)
         return Catalogue(dataset, known, chosen, footers, self._storage, store=self._store, kept_together=self._runs)

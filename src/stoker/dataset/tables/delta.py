@@ -188,12 +188,7 @@ def _copy_log(
 
 
 def _version_at(asked: datetime, folder: Path, infos: Mapping[str, ObjectInfo], place: str) -> int:
-    """Return the version that was the newest one at a time: what a commit says of its own, else when it was written.
-
-    Raises:
-        SourceMissingError: As far back as the log goes, none is so old.
-        SourceError: A version that tells no time may be that one.
-    """
+    """Return the version that was the newest one at a time: what a commit says of its own, else when it was written."""
     names = [path.name for path in (folder / "_delta_log").iterdir()]
     commits = sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
     checkpoints = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]

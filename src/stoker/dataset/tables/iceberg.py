@@ -10,8 +10,8 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,9 @@ def open_iceberg(
             catalog=NoopCatalog("stoker"),
         )
         snapshot = _snapshot(table, source, place)
-        schema = _schema_at(table, source, snapshot)
+        # The newest schema where no snapshot is asked for, else the one that it was written with.
+        wanted: Any = snapshot.schema_id if source.schema_id is None and source.pin is not None else source.schema_id
+        schema = table.schemas().get(wanted, table.schema())
         tasks = sorted(table.scan(snapshot_id=snapshot.snapshot_id).plan_files(), key=lambda task: task.file.file_path)
         specs = table.specs()
         identities = [_identities(task, specs[task.file.spec_id], schema) for task in tasks]
@@ -91,15 +93,10 @@ def open_iceberg(
 
 
 def find_in_catalog(name: str) -> tuple[str, dict[str, Any]]:
-    """Return where the metadata of a table lies that a catalogue knows, and options for its store's client.
-
-    Args:
-        name: Catalogue, namespace and table, "prod/web.events".
+    """Return where the metadata of a table, "prod/web.events", lies that a catalogue knows, and options for its store.
 
     Raises:
         ValueError: pyiceberg is not installed, or no such catalogue is configured.
-        SourceMissingError: It has no such table.
-        SourceError: It cannot be asked.
     """
     _library()
     from pyiceberg.catalog import load_catalog
@@ -128,32 +125,12 @@ def _library() -> None:
 
 
 def _make_io(storage: Storage) -> Any:
-    """Return a storage as pyiceberg takes it."""
-    from pyiceberg.io import FileIO, InputFile
+    """Return a storage with as much of pyiceberg's FileIO as reading a table's metadata calls."""
 
-    class _Input(InputFile):
-        def __len__(self) -> int:
-            return storage.stat(_url_of(self.location)).size_bytes
+    def new_input(location: str) -> SimpleNamespace:
+        return SimpleNamespace(location=location, open=lambda: io.BytesIO(_read(storage, location)))
 
-        def exists(self) -> bool:
-            with suppress(SourceMissingError):
-                return len(self) >= 0
-            return False
-
-        def open(self, seekable: bool = True) -> io.BytesIO:  # noqa: ARG002  # it always is
-            return io.BytesIO(_read(storage, self.location))
-
-    class _Io(FileIO):
-        def new_input(self, location: str) -> InputFile:
-            return _Input(location)
-
-        def new_output(self, location: str) -> Any:
-            raise NotImplementedError(location)
-
-        def delete(self, location: object) -> None:
-            raise NotImplementedError(location)
-
-    return _Io()
+    return SimpleNamespace(new_input=new_input)
 
 
 def _read(storage: Storage, location: str) -> bytes:
@@ -217,14 +194,6 @@ def _snapshot(table: Any, source: TableSource, place: str) -> Any:
             url=place,
         )
     return found
-
-
-def _schema_at(table: Any, source: TableSource, snapshot: Any) -> Any:
-    """Return the newest schema where no snapshot is asked for, else the one that it was written with."""
-    wanted = source.schema_id
-    if wanted is None and source.pin is not None:
-        wanted = snapshot.schema_id
-    return table.schema() if wanted is None else table.schemas().get(wanted, table.schema())
 
 
 def _arrow_schema(schema: Any, mapping: Any) -> pa.Schema:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -46,11 +46,6 @@ class TableSource:
     schema_id: int | None = None
 
     @property
-    def is_exact(self) -> bool:
-        """Whether what it names never changes."""
-        return isinstance(self.pin, int)
-
-    @property
     def argument(self) -> str:
         """The argument of `Dataset` that says which version."""
         return _ARGUMENT[self.kind]
@@ -71,12 +66,7 @@ class TableSource:
 
 
 def table_source(sources: Sequence[Source], *, version: Pin, snapshot: Pin) -> TableSource | None:
-    """Return the table that the user names; None where it is none.
-
-    Raises:
-        TypeError: `version` or `snapshot` has the wrong type.
-        ValueError: They do not belong to the source, or there are several sources.
-    """
+    """Return the table that the user names; None where it is none."""
     version, snapshot = _checked_pin("version", version), _checked_pin("snapshot", snapshot)
     match = next((match for source in sources if isinstance(source, str) and (match := _TABLE.fullmatch(source))), None)
     for kind, pin in (("delta", version), ("iceberg", snapshot)):
@@ -123,10 +113,9 @@ def _version(pin: Pin) -> int | datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table at one version.
+    """A table at one version: Delta's, or the id of Iceberg's snapshot.
 
     Attributes:
-        version: The version of Delta, the snapshot's id of Iceberg.
         schema: Its columns, with what tells them in files as metadata; see `naming`.
         schema_id: Iceberg's number of the schema.
         partitions: Columns whose values the log tells for every file.
@@ -138,10 +127,6 @@ class LakeTable:
     schema_id: int | None
     partitions: tuple[str, ...]
     by_id: bool
-
-    def pinned(self, source: TableSource) -> TableSource:
-        """Return what names this very version."""
-        return replace(source, pin=self.version, schema_id=self.schema_id)
 
     def columns(self) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns that its files have, and those whose values the log tells, without metadata."""
@@ -168,12 +153,7 @@ class LakeTable:
 
 
 def check_files(table: LakeTable, files: Iterable[tuple[Listed, Layout]]) -> None:
-    """Raise where a file is not what its table says, or lacks a column that the log has a value for.
-
-    Raises:
-        SourceError: The table goes by ids, which a file lacks.
-        FieldError: A column has a type that does not become the table's, or its value is the log's alone.
-    """
+    """Raise where a file is not what its table says, or lacks a column that the log has a value for."""
     missing: dict[int, list[str]] = {}  # of each layout
     for file, layout in files:
         if id(layout) not in missing:
@@ -259,12 +239,7 @@ TableFile: TypeAlias = "tuple[int, Mapping[str, Any], bytes]"
 def look_up(
     table: LakeTable, files: Mapping[str, TableFile], storage: Storage, *, place: str, num_threads: int
 ) -> list[Listed]:
-    """Return the files of a table, by URL, with what the store says of them.
-
-    Raises:
-        SourceMissingError: There are none, or one is gone.
-        SourceError: One is not what the log speaks of.
-    """
+    """Return the files of a table, by URL, with what the store says of them: each must be what the log speaks of."""
     if not files:
         raise SourceMissingError(f"the table {place} has no rows in this version", url=place)
     types = {field.name: field.type for field in table.schema}
