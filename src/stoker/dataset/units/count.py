@@ -80,11 +80,8 @@ def open_index(
     """Return the units of a data set: as they were kept, or counted now and kept.
 
     It was opened with `unit.rule`, so that fragments are cut between runs. Where a transform makes the tokens of a row,
-    `token_counts` returns how many; else columns tell.
-
-    Raises:
-        FieldError: A column is not there or cannot serve.
-        SourceError: It cannot be read, or holds values that make no sense; file and row group are named.
+    `token_counts` returns how many; else columns tell. A column may not be there, not serve, or hold values that make
+    no sense.
     """
     path = index = None
     if folder is not None:
@@ -205,11 +202,7 @@ def _count_weights(
 def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
     """Return weights as integers, added up: exactly in proportion, as far as 62 bits hold their sum.
 
-    Args:
-        weights: Finite, not negative, not all 0. Shape [N].
-
-    Returns:
-        From 0 to their sum. Shape [N + 1].
+    They are finite, not negative, and not all 0. Shape [N]; of what is returned, from 0 to their sum, [N + 1].
     """
     cumulated = np.zeros(len(weights) + 1, dtype=np.int64)
     if len(weights):
@@ -238,13 +231,7 @@ def _packed_column(unit: Pack, catalogue: Catalogue) -> str:
 
 
 def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
-    """Return the packed rows for documents of these lengths.
-
-    Args:
-        unit: How to pack.
-        counts: Tokens of every row that passes, without ends. Shape [N].
-        num_samples: Rows of each fragment. Shape [K].
-    """
+    """Return the packed rows for the documents of K fragments, N in all, by their numbers of tokens without ends."""
     row_starts = offsets_of(num_samples)
     lengths = counts + unit.num_ends
     token_starts = offsets_of(lengths)
@@ -315,12 +302,7 @@ def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
 
 
 def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progress: OnCount | None = None) -> Runs:
-    """Read the rule's columns once, and return where runs begin.
-
-    Raises:
-        FieldError: A column is not there or cannot serve.
-        SourceError: It cannot be read, or rows of one key go back in time.
-    """
+    """Read the rule's columns once, and return where runs begin; rows of one key may not go back in time."""
     columns = catalogue.types_of(rule.columns, num_threads=num_threads)
     rule.check(columns)
     nothing, starts = rule.plain(columns.empty_table()), _group_starts(catalogue, num_threads)
@@ -387,11 +369,7 @@ def _group_starts(catalogue: Catalogue, num_threads: int) -> list[Int64]:
 def cut_between_runs(
     catalogue: Catalogue, runs: Runs, chosen: Selection, footers: Footers, *, num_threads: int
 ) -> Survey:
-    """Return the survey of the same files with fragments cut between runs.
-
-    Raises:
-        SourceError: A footer contradicts itself.
-    """
+    """Return the survey of the same files with fragments cut between runs."""
     starts = _group_starts(catalogue, num_threads)
 
     def is_cutting(file: int, group: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, TypeAlias
 
@@ -29,11 +28,13 @@ class SamplingUnit:
 
     Attributes:
         kind: What it is called in fingerprints.
-        decides: Its attributes that decide which rows make which unit.
+        decides: Its attributes that decide which rows make which unit, beside `runs`.
+        runs: What its rows have in common; None where that does not matter.
     """
 
     kind: ClassVar[str]
     decides: ClassVar[tuple[str, ...]] = ()
+    runs: RunRule | None = None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.__dict__ == self.__dict__
@@ -58,47 +59,34 @@ class SamplingUnit:
         return {"kind": self.kind, **decides, **({} if self.runs is None else self.runs.to_json())}
 
     def check(self, spec: Spec) -> None:
-        """Raise where batches of it cannot have the fields that are asked for; before anything is counted.
-
-        Raises:
-            ValueError: A value that is put in is none of the field's dtype.
-            FieldError: A field that is asked for is not there, or is of the wrong kind.
-        """
-
-    @property
-    def runs(self) -> RunRule | None:
-        """What its rows have in common; None where that does not matter."""
-        return None
+        """Raise where batches of it cannot have the fields that are asked for; before anything is counted."""
 
     @property
     def rule(self) -> RunRule | None:
-        """The same; None where all rows of the data set are one run, too."""
+        """What its rows have in common; None where all rows of the data set are one run."""
         return self.runs if self.runs is not None and self.runs.columns else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Grouped(SamplingUnit):
     """Runs of consecutive rows with equal keys: `Loader(group_by=...)`."""
 
-    keys: tuple[str, ...]
     kind = "groups"
+
+    def __init__(self, *, keys: tuple[str, ...]) -> None:
+        self.keys, self.runs = keys, RunRule(keys=keys)
 
     def told(self) -> str:
         """Return what is counted, in words."""
         return f"groups of {', '.join(self.keys)}"
 
-    @property
-    def runs(self) -> RunRule:
-        """What its rows have in common."""
-        return RunRule(keys=self.keys)
 
-
-@dataclass(frozen=True, kw_only=True)
 class Weighted(SamplingUnit):
     """Draws by a column of weights: `Loader(weights=...)`."""
 
-    column: str
     kind, decides = "weights", ("column",)
+
+    def __init__(self, *, column: str) -> None:
+        self.column = column
 
     def told(self) -> str:
         """Return what is counted, in words."""
@@ -146,18 +134,15 @@ class NGram(SamplingUnit):
         stride: int | None = None,
         overlap: bool = True,
     ) -> None:
-        if fields is None:
-            if length is None:
-                raise ValueError("NGram: give fields at their offsets, such as {0: ['x'], 1: ['x', 'y']}, or a length")
-            wanted: dict[int, tuple[str, ...]] | None = None
-        else:
-            wanted = _offsets(fields)
-            span = max(wanted) - min(wanted) + 1
+        wanted = None if fields is None else _offsets(fields)
+        if wanted is not None:
+            low, high = min(wanted), max(wanted)
+            span = high - low + 1
             if length is not None and length != span:
-                raise ValueError(
-                    f"NGram: fields at offsets {min(wanted)} to {max(wanted)} are {span} rows, not {length}"
-                )
+                raise ValueError(f"NGram: fields at offsets {low} to {high} are {span} rows, not {length}")
             length = span
+        elif length is None:
+            raise ValueError("NGram: give fields at their offsets, such as {0: ['x'], 1: ['x', 'y']}, or a length")
         overlap = flag(overlap, "NGram: overlap")
         if stride is not None and not overlap:
             raise ValueError("NGram: overlap=False is a stride of the window's length; give one of the two")
@@ -169,6 +154,7 @@ class NGram(SamplingUnit):
         if max_gap is not None and timestamp is None:
             raise ValueError("NGram: max_gap is a distance in time: name the timestamp column too")
         self.keys = names(keys, "NGram: keys")
+        self.runs = RunRule(keys=self.keys, timestamp=timestamp, max_gap=self.max_gap)
 
     def __repr__(self) -> str:
         parts = [f"length={self.length}"] if self.fields is None else [repr({k: [*v] for k, v in self.fields.items()})]
@@ -181,21 +167,12 @@ class NGram(SamplingUnit):
         keys = f" of {', '.join(self.keys)}" if self.keys else ""
         return f"windows of {self.length} rows{keys}"
 
-    @property
-    def runs(self) -> RunRule:
-        """What its rows have in common."""
-        return RunRule(keys=self.keys, timestamp=self.timestamp, max_gap=self.max_gap)
-
     def check(self, spec: Spec) -> None:
         """Raise where there is no such field."""
         self.windowed(spec)
 
     def windowed(self, spec: Spec) -> dict[str, tuple[int, ...]]:
-        """Return the fields that windows deliver, in the spec's order, and the rows of a window at which they do.
-
-        Raises:
-            FieldError: A field that was asked for is not there.
-        """
+        """Return the fields that windows deliver, in the spec's order, and the rows of a window at which they do."""
         if self.fields is None:
             return dict.fromkeys(spec.names, tuple(range(self.length)))
         first = min(self.fields)
@@ -268,7 +245,7 @@ class Pack(SamplingUnit):
         if twice := sorted(set(self.together) & set(self.per_segment)):
             raise ValueError(f"Pack: {twice[0]!r} cannot be packed and be per_segment at once")
         self.split, self.cu_seqlens = flag(split, "Pack: split"), flag(cu_seqlens, "Pack: cu_seqlens")
-        packed = self.packed
+        self.packed = packed = (field, *self.together)  # what comes as [B, length]
         pads = _values(pad, packed, "pad") if isinstance(pad, Mapping) else dict.fromkeys(packed, _number(pad, "pad"))
         self.pad: Mapping[str, Number] = dict.fromkeys(packed, 0) | pads
         self.end: Mapping[str, Number] | None = None
@@ -277,19 +254,10 @@ class Pack(SamplingUnit):
             if field not in ends:
                 raise ValueError(f"Pack: end must say the token that ends a document of {field!r}")
             self.end = {**self.pad, **ends}
+        self.num_ends = 0 if self.end is None else 1  # tokens put behind each document
 
     def __repr__(self) -> str:
         return f"Pack({self.field!r}, length={self.length}, split={self.split})"
-
-    @property
-    def packed(self) -> tuple[str, ...]:
-        """The fields that come as [B, length]."""
-        return (self.field, *self.together)
-
-    @property
-    def num_ends(self) -> int:
-        """Tokens put behind each document: 0 or 1."""
-        return 0 if self.end is None else 1
 
     def told(self) -> str:
         """Return what is counted, in words."""
