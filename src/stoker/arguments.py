@@ -21,12 +21,9 @@ def explain_arguments(
 ) -> Callable[[_Class], _Class]:
     """Return a class decorator: an argument that `__init__` does not have is a TypeError with the way out.
 
-    The signature stays what it is, for readers, editors and type checkers; `help` shows options one by one.
-
-    Args:
-        hints: Name that other libraries use -> what to do here.
-        options: What `__init__` takes as `**options`, and the default of each.
-        types: The TypedDict of these.
+    The signature stays what it is, for readers, editors and type checkers; `help` shows options one by one. `hints` say
+    what to do here in place of a name that other libraries use. `options` are the defaults of what `__init__` takes as
+    `**options`, and `types` is their TypedDict.
     """
 
     def decorate(cls: _Class) -> _Class:
@@ -82,12 +79,7 @@ def near(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 def integer(value: object, name: str, *, at_least: int | None = 1, at_most: int = 2**63 - 1) -> int:
-    """Return an argument as an integer; NumPy's are integers, bools are none.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is less than `at_least`, or more than `at_most` where it has a least value.
-    """
+    """Return an argument as an integer; NumPy's are integers, bools are none. `at_least` None sets no limits."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     if at_least is not None and value < at_least:
@@ -98,22 +90,16 @@ def integer(value: object, name: str, *, at_least: int | None = 1, at_most: int 
 
 
 def flag(value: object, name: str) -> bool:
-    """Return an argument as a bool.
-
-    Raises:
-        TypeError: It is none, and would only be as true as Python thinks it is.
-    """
+    """Return an argument as a bool; what is none would only be as true as Python thinks it is."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, not {value!r}")
     return bool(value)
 
 
 def names(value: object, name: str) -> tuple[str, ...]:
-    """Return an argument that is one name or several in an order, each once.
+    """Return an argument that is one name or several in an order, each once, none empty.
 
-    Raises:
-        TypeError: It is no text and no sequence of texts. A set is none: its order is another one in each process.
-        ValueError: One is empty, or is there twice.
+    A set will not do: its order is another one in each process.
     """
     if isinstance(value, str):
         value = (value,)
@@ -132,11 +118,7 @@ def names(value: object, name: str) -> tuple[str, ...]:
 
 
 def check_function(value: object, name: str, *parameters: str) -> None:
-    """Raise where an argument cannot be called with so many arguments.
-
-    Raises:
-        TypeError: It is no function, or takes other arguments.
-    """
+    """Raise a TypeError where an argument is no function, or takes other arguments."""
     wanted = f"{name} must be a function of {', '.join(parameters)}"
     if not callable(value):
         raise TypeError(f"{wanted}, not {value!r}")

@@ -28,11 +28,9 @@ _VIEWS = {
 
 
 def array_of(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return numbers or bools as an Arrow array, which views them where they are contiguous.
+    """Return numbers or bools of this machine's byte order, shape [n], as an array that views them if it can.
 
-    Args:
-        values: Shape [n], of this machine's byte order.
-        mask: Which are null. Shape [n].
+    `mask` says which are null. Shape [n].
     """
     bits = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
     valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
@@ -87,15 +85,13 @@ def parts_in(array: pa.Array) -> list[pa.Array]:
 
 
 def around(array: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
-    """Return an array that is made of other parts: nulls, offsets and places in a dictionary stay where they are.
+    """Return an array that is made of other parts, of any types, than `parts_in` gives; it has no views.
 
-    Args:
-        array: An array without views, perhaps a slice.
-        parts: In place of those that `parts_in` gives, of any types.
+    Nulls, offsets and places in a dictionary stay where they are.
     """
-    kind = array.type
     if not parts:
         return array
+    kind = array.type
     made = type_around(kind, [part.type for part in parts])
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, parts[0])

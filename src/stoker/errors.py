@@ -27,8 +27,6 @@ from pathlib import Path
 # Control characters, which steer terminals, and direction marks, which reverse the text after them.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _BLANKS = str.maketrans({"\n": "\\n", "\t": "\\t"})
-
-
 # user:password@ in a URL, and query options that are named like credentials, signatures of presigned URLs included.
 _SECRETS = re.compile(
     r"(?<=://)[^/\s?#@'\"]+:[^/\s?#@'\"]+(?=@)"
@@ -44,11 +42,8 @@ def without_secrets(text: str) -> str:
 def printable(text: str, *, is_line: bool = False) -> str:
     """Return a text that can be printed: names of files and columns may hold anything, and URLs credentials.
 
-    Characters that would steer a terminal, or that the locale cannot write, become backslash escapes.
-
-    Args:
-        text: Any text.
-        is_line: Whether to escape line breaks and tabs, too, so that it stays one line.
+    Characters that would steer a terminal, or that the locale cannot write, become backslash escapes; of a line, line
+    breaks and tabs, too.
     """
     encoding = sys.getfilesystemencoding()
     text = _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), without_secrets(text))
@@ -56,19 +51,17 @@ def printable(text: str, *, is_line: bool = False) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-class _PrintableRecords(logging.Filter):
-    """Escapes the arguments of log messages, so that none of them begins a new line or steers the terminal."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                one if isinstance(one, int | float) else printable(str(one), is_line=True) for one in record.args
-            )
-        record.msg = printable(str(record.msg))
-        return True
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Escape a log message and its arguments, so that none of them begins a new line or steers the terminal."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            one if isinstance(one, int | float) else printable(str(one), is_line=True) for one in record.args
+        )
+    record.msg = printable(str(record.msg))
+    return True
 
 
-logging.getLogger("stoker").addFilter(_PrintableRecords())
+logging.getLogger("stoker").addFilter(_make_printable)
 
 
 class StokerError(Exception):

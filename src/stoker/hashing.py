@@ -23,9 +23,6 @@ def fingerprint(label: str, content: object) -> str:
     Two contents that differ anywhere, or the same content under two labels, differ in their fingerprint. Key order
     of mappings does not count. The text that is hashed is the canonical JSON: change nothing here, every chunk on
     every disk is named by it.
-
-    Raises:
-        TypeError: `content` holds something JSON cannot write.
     """
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.blake2b(f"{label}:{text}".encode(), digest_size=16).hexdigest()

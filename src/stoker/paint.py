@@ -74,13 +74,9 @@ def print_lines(lines: Iterable[str]) -> None:
 def table(
     *heads: str, rows: Iterable[Sequence[str | Text]] = (), numbers: Sequence[str] = (), folds: Sequence[str] = ()
 ) -> Table:
-    """Return a table.
+    """Return a table with these heads; `numbers` name columns to align right, `folds` those to fold on a narrow screen.
 
-    Args:
-        *heads: Of its columns.
-        rows: Their cells, which are shown as they are, square brackets included.
-        numbers: Columns whose numbers stand under each other.
-        folds: Columns that give way where the terminal is narrow.
+    Cells are shown as they are, square brackets included.
     """
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_edge=False)
     for head in heads:
@@ -127,12 +123,7 @@ def print_line(console: Console, text: str, style: str = "") -> None:
 
 @contextmanager
 def progress(messages: Console, *, line_s: float | None = None) -> Iterator[MoveBar]:
-    """Give what moves a bar with words behind it.
-
-    Args:
-        messages: Where to.
-        line_s: Where there is no terminal, the words are a line of their own once in so many seconds; None for none.
-    """
+    """Give what moves a bar with words behind it; without a terminal they are a line once in `line_s` seconds."""
     if not messages.is_terminal:
         said_s = time.monotonic()
 

@@ -38,7 +38,6 @@ _KEY_VERSION = 4
 # once an epoch.
 _MAX_KEYS = 1 << 18
 
-
 OnCount: TypeAlias = Callable[[int, int, int], object]
 """Told how many fragments a pass over a few columns has read, of how many, and the rows in them that pass."""
 
@@ -49,17 +48,11 @@ class Catalogue(RowReader):
     Made by `Dataset.open`. Safe to use from several threads. F files, K fragments.
 
     Attributes:
-        dataset: What was opened.
-        listed: Its files, by URL, and what their paths say of them.
-        files: The files alone.
-        file_bytes: Bytes of all files, as they lie in the store.
-        file_of_chunk: Number of the file of each fragment. int64, shape [K].
         schema: The columns the transform sees: chosen, structs taken apart, partition columns last unless `columns`
             names them elsewhere.
         num_rows: Rows in each source fragment, without row groups that no row of which can pass. int64, shape [K].
         num_samples: Rows that pass the filter and that its table has still. int64, shape [K].
         null_counts: Column -> nulls in each file as the footers say, -1 where they do not. int64, shape [F] each.
-        kept_together: Rows that are in one fragment where row groups allow it, or None.
         num_builders: Threads that a loader builds with to begin with; None leaves that to it.
         runs: Runs of rows, where fragments were cut between them just now; whoever keeps them elsewhere sets it None.
     """
@@ -118,13 +111,9 @@ class Catalogue(RowReader):
     def sampled(
         self, units: Sequence[range], *, num_times: int = 1, is_new: bool = True, num_builders: int | None = None
     ) -> Catalogue:
-        """Return some of the fragments, several times over: what an epoch of any length is measured on.
+        """Return the fragments of some `unit`s, several times over: what an epoch of any length is measured on.
 
-        Args:
-            units: Fragments that are read in one go, as `unit` gives them.
-            num_times: How often each is there.
-            is_new: Whether it is another chunk each time, which no cache has.
-            num_builders: Threads that a loader builds with to begin with; None leaves that to it.
+        Where it `is_new`, a fragment is another chunk each time, which no cache has.
         """
         once = np.array([i for unit in units for i in unit], np.int64)
         numbers, again = np.tile(once, num_times), np.repeat(np.arange(num_times) * is_new, len(once))
@@ -171,10 +160,9 @@ class Catalogue(RowReader):
         )
 
     def key(self, i: int) -> str:
-        """Return 32 hex digits that stand for the chunk made of fragment i: everything that decides its content.
+        """Return 32 hex digits that stand for the chunk made of fragment i: all that decides its content, and no more.
 
-        The source object (its store, URL, size, version and footer), its row groups and rows, columns, filter, fields,
-        transform. Another data set with a fragment of the same key may use the same chunk.
+        So another data set with a fragment of the same key may use the same chunk.
         """
         if i in self._keys:
             return self._keys[i]
@@ -203,13 +191,7 @@ class Catalogue(RowReader):
         return [info.url, info.size_bytes, info.version, self.survey.footers[file]]
 
     def footer(self, file: int) -> Footer:
-        """Return what the footer of a file says, by its number in `files`.
-
-        Blocks: on one or two reads of the source where it was not kept.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
+        """Return what the footer of a file says; where it was not kept, that takes one or two reads of the source."""
         return self._footers.get(self.files[file])
 
     def read(
@@ -229,9 +211,9 @@ class Catalogue(RowReader):
         Args:
             i: Number of a fragment.
             on_stage: Told of the stages "fetch" and "decode".
-            on_fetched: Called when all bytes of the unit are here and none of them is decoded yet, where that is so:
-                not where it streams, or is read by and by from a local disk.
-            coded: Columns of strings that may come as Arrow's dictionary, which then need not be made into strings.
+            on_fetched: Called when all bytes of the unit are here and none of them is decoded yet; never where it
+                streams, or is read by and by from a local disk.
+            coded: Columns of strings that may come as Arrow's dictionary.
             share_out: Calls the function that decodes some columns, of a row group that streams: see `parts`.
 
         Raises:
@@ -262,11 +244,7 @@ class Catalogue(RowReader):
         return size_of_tables(self.schema)
 
     def count(self, *, num_threads: int) -> Int64:
-        """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K].
-
-        Raises:
-            SourceError: They cannot be read.
-        """
+        """Return how many rows of each fragment are delivered, by reading the filter's columns alone. Shape [K]."""
         counts = np.zeros(len(self), np.int64)
 
         def take(j: int, table: pa.Table, rows: Int64 | None) -> None:
@@ -304,9 +282,6 @@ class Catalogue(RowReader):
 
         Fragments come in no order, from several threads at once. Where no column is wanted, rows that do not pass are
         among them. One thread at a time tells of progress.
-
-        Raises:
-            SourceError: They cannot be read.
         """
         chosen = replace(self._chosen, columns=columns)
         mutex = threading.Lock()

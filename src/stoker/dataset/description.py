@@ -158,10 +158,6 @@ class Description:
         """Return the same data set; a table that is named in a catalogue is then named by the location of its metadata.
 
         Blocks: on the catalogue, if it is one.
-
-        Raises:
-            ValueError: No such catalogue is configured.
-            SourceError: The catalogue has no such table, or cannot be reached.
         """
         table = self.table
         if table is None or not table.may_be_in_catalog or self.storage is not None:
@@ -183,10 +179,7 @@ class Description:
         return self.storage is None and scheme_of(self.named()[0]) == "file"
 
     def find_storage(self, environment: Mapping[str, str] | None = None) -> Storage:
-        """Return the storage that reads the files.
-
-        Blocks: on the store, where it must be asked.
-        """
+        """Return the storage that reads the files; some stores must be asked to make it."""
         if self.storage is not None:
             return self.storage
         if self.is_local:

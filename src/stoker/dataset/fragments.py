@@ -22,10 +22,7 @@ _MAX_PARTS = 1_000_000
 class Fragment:
     """Whole row groups of one file, or part of one huge row group: what is read and transformed in one call.
 
-    Attributes:
-        url: The file.
-        row_groups: Numbers of its row groups, without a gap.
-        rows: First and last + 1 row within the row group, where this is a part of it; else None.
+    `rows` are the first and last + 1 row within the row group, where this is a part of it; else None.
     """
 
     url: str
@@ -66,16 +63,13 @@ def plan_fragments(
         fragments    [4] [4 4] [4 4] [11] [9] [10]        joined up to whole runs; a huge one is split at a run
 
     A row group without rows, or none that are needed, costs nothing: it may lie inside a fragment but never begins or
-    ends one.
+    ends one. A ValueError says which row group claims an absurd number of rows.
 
     Args:
         row_groups: Rows that are needed of each row group of the file, and its bytes once decoded.
         chunk_bytes: Size of a chunk aimed at.
         is_cutting: Whether a run goes on across the beginning of this row group.
         begins_in: Rows of a row group at which runs begin, ascending.
-
-    Raises:
-        ValueError: A row group claims an absurd number of rows.
     """
     pieces: list[FragmentRange] = []
     growing: list[int] = []  # row groups of the fragment that is growing

@@ -39,10 +39,8 @@ _INT = re.compile(r"-?[0-9]{1,19}")
 class Listed:
     """An object, and what is known of its rows without reading it.
 
-    Attributes:
-        info: The object.
-        partition: What its path, or the log of its table, says of them: key -> text, None for null.
-        deleted: Rows that its table has no more, ascending, 8 bytes each.
+    `partition` is what its path, or the log of its table, says of them: key and text, None for null. `deleted` are the
+    rows that its table has no more, ascending, 8 bytes each.
     """
 
     info: ObjectInfo
@@ -55,8 +53,7 @@ def list_sources(places: Sequence[Location], storage: Storage, *, is_local: bool
 
     Raises:
         SourceMissingError: One of them names nothing, or a link that leads nowhere.
-        SourceError: The storage fails, one file is named twice with different partitions, or a folder has a log that
-            says which of its files count.
+        SourceError: One file is named twice with different partitions, or a folder has a log of which files count.
     """
     found: dict[str, Listed] = {}
     for place in places:
@@ -160,11 +157,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _partition(path: str, folder: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the key=value folders of a path below the folder that was named.
-
-    Raises:
-        SourceError: The path gives one key two values.
-    """
+    """Return the key=value folders of a path below the folder that was named; one key may not have two values."""
     found: dict[str, str | None] = {}
     if scheme_of(folder) in ("http", "https"):  # a web address is escaped once more
         path = unquote(path, errors="surrogateescape")
@@ -214,9 +207,6 @@ def partition_fields(files: Sequence[Listed]) -> list[pa.Field]:
     """Return one field a partition key, in the order the keys appear.
 
     int64 where every value is one, else string; binary where one is no text, as names of files may be.
-
-    Raises:
-        SourceError: A key is no text.
     """
     values: dict[str, set[str | None]] = {}
     for file in files:

@@ -66,21 +66,12 @@ _INSIDE = re.compile(r"[^/]*=[^/]*|data|bucket-\d+|[0-9a-f]{2}|[01]{4,}")
 
 
 def check_no_log(
-    source: str,
-    folder: str,
-    infos: Iterable[ObjectInfo],
-    found: Sequence[str],
-    storage: Storage,
-    *,
-    is_local: bool,
+    source: str, folder: str, infos: Iterable[ObjectInfo], found: Sequence[str], storage: Storage, *, is_local: bool
 ) -> None:
-    """Raise where files that a folder or a glob gives are those of a folder with a log.
+    """Raise a SourceError where files that a folder or a glob gives are those of a folder with a log.
 
     Local folders are looked at up to the root, and through links. Of a remote store, what the listing shows is enough
     but where the name looks like a part of a table, `events/date=1/`: then the folders above are asked for their logs.
-
-    Raises:
-        SourceError: There is a log; it says which and what to do.
     """
     roots: dict[str, _Log] = {}
     for info in infos:

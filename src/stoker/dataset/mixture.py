@@ -90,15 +90,7 @@ class Mixture:
         return tuple(self.datasets)
 
     def check_specs(self, specs: Mapping[str, Spec]) -> Spec:
-        """Return the one spec that all data sets have.
-
-        Args:
-            specs: Name -> what a sample of that data set is.
-
-        Raises:
-            FieldError: They differ; the message lists every difference from the first data set.
-            ValueError: The source field's name is that of a field.
-        """
+        """Return the one spec that all data sets, by their names, have; else the error lists every difference."""
         first, *others = self.names
         differences = {name: _differences(specs[first], specs[name]) for name in others}
         if any(differences.values()):
@@ -127,9 +119,7 @@ def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, 
         raise TypeError(f"weights must name a share for each data set, such as {{{names[0]!r}: 1}}, not {weights!r}")
     missing, unknown = sorted(set(names) - weights.keys()), sorted(map(str, weights.keys() - set(names)))
     if missing:
-        raise ValueError(
-            f"weights name no share for {', '.join(map(repr, missing))}: leave the data set out, or give one"
-        )
+        raise ValueError(f"weights name no share for {', '.join(map(repr, missing))}: leave it out, or give one")
     if unknown:
         raise ValueError(f"weights name {', '.join(map(repr, unknown))}, and there is no such data set")
     for name in names:

@@ -97,14 +97,9 @@ class Fragments(Sequence[Fragment]):
 
 
 class RowReader:
-    """Reads the fragments that a survey has found.
+    """Reads the fragments that a survey has found, in their order of file, row group, row; from several threads.
 
-    Safe to use from several threads.
-
-    Attributes:
-        survey: What was found.
-        fragments: In their fixed order: file, row group, row.
-        is_remote: Whether reading waits for a network rather than for a core.
+    `is_remote` says that reading waits for a network rather than for a core.
     """
 
     def __init__(
@@ -142,10 +137,7 @@ class RowReader:
         coded: Collection[str] = (),
         share_out: ShareOut = one_by_one,
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (j, rows of fragment j) for every j of `unit(i)`, in order, before the filter, structs as structs.
-
-        Arguments and errors as for `Catalogue.read`.
-        """
+        """Do as `Catalogue.read`, before the filter, with structs as structs."""
         leaves = self._footers.get(self.file_of(i).info).layout.leaves(chosen.names)
         if not leaves:
             for j in self.unit(i):
@@ -282,11 +274,7 @@ class RowReader:
                         row group 1: x from 1 to 2^60          does not, perhaps: x is read
                         row group 2: no statistics             nobody knows: x is read
 
-        An error comes here, before the first batch, rather than hours later at the chunk that holds the value.
-
-        Raises:
-            FieldError: A value does not fit.
-            SourceError: A file cannot be read.
+        A FieldError comes here, before the first batch, rather than hours later at the chunk that holds the value.
         """
         known, shared = self.survey, dict(flat_fields(self.survey.schema))
         by_layout: dict[Layout, Mapping[str, tuple[pa.DataType, pa.DataType]]] = {}

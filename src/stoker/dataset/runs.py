@@ -21,12 +21,9 @@ _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class RunRule:
-    """What keeps neighbouring rows in one run.
+    """What keeps neighbouring rows in one run: equal keys, and times that go forward by `max_gap` at most.
 
-    Attributes:
-        keys: Columns that must be equal; null equals null, and NaN equals NaN.
-        timestamp: Column that must not go backwards within a key, or None.
-        max_gap: How far neighbours may lie apart in it, or None for any distance.
+    Null equals null, and NaN equals NaN.
     """
 
     keys: tuple[str, ...]
@@ -36,7 +33,7 @@ class RunRule:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that must be read to know."""
-        return tuple(dict.fromkeys((*self.keys, *(() if self.timestamp is None else (self.timestamp,)))))
+        return tuple(dict.fromkeys(self.keys if self.timestamp is None else (*self.keys, self.timestamp)))
 
     def to_json(self) -> dict[str, object]:
         """Return everything that decides where runs begin."""
@@ -44,11 +41,7 @@ class RunRule:
         return {"keys": self.keys, "timestamp": self.timestamp, "max_gap": None if gap is None else repr(gap)}
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise where the columns are of types that cannot serve.
-
-        Raises:
-            FieldError: A key is a list or struct, the timestamp no number or time, or `max_gap` does not fit it.
-        """
+        """Raise where a key is a list or struct, the timestamp no number or time, or `max_gap` does not fit it."""
         for name in self.keys:
             kind = comparable_type(schema.field(name).type)
             if pa.types.is_nested(kind):
@@ -77,14 +70,9 @@ class RunRule:
         return rows
 
     def begins(self, rows: pa.Table) -> tuple[Bools, Bools]:
-        """Return where runs begin, and which rows go back in time within their key.
+        """Return which of consecutive rows begin a run, and which go back in time within their key. Shape [N] each.
 
-        Args:
-            rows: Consecutive rows with the rule's columns. N rows.
-
-        Returns:
-            Whether each row begins a run, the first one always. Shape [N].
-            Whether it is earlier than the row before it, or has no time at all. Shape [N].
+        The first row begins one; a row without a time goes back.
         """
         num = rows.num_rows
         begins, is_wrong = np.zeros(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
@@ -123,7 +111,6 @@ class Runs:
     """Runs of the rows that pass the filter, counted through all of the data set in its fixed order.
 
     Attributes:
-        rule: What they are.
         num_samples: Rows that pass.
         begins: Rows that begin a run. Shape [R].
         parts: The same, and the first row of each fragment. Shape [P].
@@ -141,8 +128,7 @@ class Runs:
     def num_reappearing(self, chunk_starts: Int64) -> int:
         """Return how many runs have a key that an earlier run of their chunk had, too.
 
-        Args:
-            chunk_starts: Where each chunk's rows begin, and the end. Shape [K + 1].
+        `chunk_starts` says where each chunk's rows begin, and the end. Shape [K + 1].
         """
         total = 0
         for start, stop in pairwise(chunk_starts.tolist()):
@@ -160,14 +146,7 @@ class Runs:
 
 
 def equals_before(column: pa.ChunkedArray) -> Bools:
-    """Return whether each value but the first equals the one before it; null equals null, NaN equals NaN.
-
-    Args:
-        column: N values, N at least 1.
-
-    Returns:
-        Shape [N - 1].
-    """
+    """Return whether each value but the first equals the one before it; null equals null, NaN equals NaN. [N - 1]."""
     column = comparable(column)
     kind, num = column.type, len(column)
     if pa.types.is_null(kind):

@@ -40,13 +40,9 @@ _MAGIC = b"STKCAT07"
 _NOT_TOLD = -1
 # Of one column chunk; what says more is believed as little as what says less than none.
 _MOST_NULLS = 1 << 40
-
-
-# Where a fragment lies: its file, row groups [start, stop) of it, rows [row_start, row_stop) where it is part of a row
-# group, else -1, and how many rows are read for it.
-_FRAGMENT = np.dtype(
-    [(name, np.int64) for name in ("file", "start", "stop", "row_start", "row_stop", "num_rows")],
-)
+# Where a fragment lies: the number of its file, and a `FragmentRange` there.
+_FRAGMENT_NAMES = ("file", *FragmentRange._fields)
+_FRAGMENT = np.dtype([(name, np.int64) for name in _FRAGMENT_NAMES])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +50,11 @@ class Survey:
     """Everything about a data set that is known before any row is read. F files, K fragments, C stored columns.
 
     Attributes:
-        files: The files, by URL.
         footers: Hash of the footer of each file.
         schema: Columns that the files share, structs as structs, without partition columns.
-        partitions: Partition columns.
         fragments: Records of `file`, `start`, `stop`, `row_start`, `row_stop`, `num_rows`. Shape [K].
         num_samples: Rows that pass the filter. Shape [K].
         nulls: Nulls of each column of `Selection.stored` in each file, -1 where that is not known. Shape [F, C].
-        table: The table that the files belong to, or None.
     """
 
     files: tuple[Listed, ...]
@@ -75,11 +68,7 @@ class Survey:
 
 
 def read_layouts(files: Sequence[Listed], footers: Footers, *, num_threads: int) -> list[Layout]:
-    """Return the layout of each file; those that are alike are one.
-
-    Raises:
-        SourceError: A footer cannot be read.
-    """
+    """Return the layout of each file; those that are alike are one."""
     return map_each(files, lambda file: footers.get(file.info).layout, num_threads=num_threads)
 
 
@@ -89,9 +78,6 @@ def common_schema(
     """Return the schema that all files share or that of their table, and partition columns.
 
     A partition column takes the place of a column of that name in the files, as in Spark.
-
-    Raises:
-        FieldError: The files do not go with their table.
     """
     if table is not None:
         check_files(table, zip(files, layouts, strict=True))
@@ -103,12 +89,9 @@ def common_schema(
 
 
 def check_types(files: Sequence[Listed], layouts: Sequence[Layout], names: Collection[str]) -> None:
-    """Raise where no type holds a column of all files, by its dotted name, or a file has it twice.
+    """Raise a FieldError where no type holds a column, by its dotted name, of all files, or a file has it twice.
 
     Columns that nobody reads may be as they like.
-
-    Raises:
-        FieldError: One is so.
     """
     distinct: dict[int, tuple[Layout, str]] = {}
     for file, layout in zip(files, layouts, strict=True):
@@ -123,8 +106,6 @@ class Selection:
     Attributes:
         columns: The columns the transform sees, partition columns included.
         schema: Columns that the files share, structs as structs, without partition columns.
-        partitions: Partition columns.
-        chunk_bytes: Size of a chunk aimed at.
         filter_schema: What the filter may name.
         expression: Filter on rows, or None; on `filter_schema`.
         prunable: What of it may be asked of statistics, or None; see `Filter.prunable`.
@@ -189,11 +170,7 @@ def survivors(footer: Footer, file: Listed, chosen: Selection, footers: Footers)
 def _cut_file(
     file: Listed, chosen: Selection, footers: Footers, plan: Callable[[Sequence[tuple[int, int]]], list[FragmentRange]]
 ) -> list[FragmentRange]:
-    """Return the fragments of one file.
-
-    Raises:
-        SourceError: The footer contradicts itself, or the file cannot be read.
-    """
+    """Return the fragments of one file, whose footer may contradict itself."""
     footer = footers.get(file.info)
     layout, numbers, url = footer.layout, footer.numbers, file.info.url
     needed = survivors(footer, file, chosen, footers)
@@ -237,9 +214,6 @@ def survey(
     """Cut every file into fragments; `num_samples` is `num_rows` still.
 
     Where to cut a file, `plan` says by its number and row groups; sizes alone do unless it is given.
-
-    Raises:
-        SourceError: A footer contradicts itself.
     """
     nulls = np.zeros((len(files), len(chosen.stored)), np.int64)
     by_size = partial(plan_fragments, chunk_bytes=chosen.chunk_bytes)
@@ -278,10 +252,8 @@ def keep_survey(path: Path, known: Survey) -> None:
             "nulls": strings_of([counts.tobytes() for counts in known.nulls], pa.large_binary()),
         }
     )
-    names = _FRAGMENT.names or ()
-    fragments = pa.table(
-        {**{name: array_of(known.fragments[name].copy()) for name in names}, "num_samples": array_of(known.num_samples)}
-    )
+    numbers = {name: known.fragments[name].copy() for name in _FRAGMENT_NAMES} | {"num_samples": known.num_samples}
+    fragments = pa.table({name: array_of(column) for name, column in numbers.items()})
     columns = pa.schema([]) if known.table is None else known.table.to_schema()
     schemas = (pa.Table.from_batches([], schema) for schema in (known.schema, known.partitions, columns))
     keep_tables(path, _MAGIC, [files, fragments, *schemas], compression="zstd")
@@ -300,7 +272,7 @@ def kept_survey(path: Path) -> Survey | None:
         for name, size, version, text, deleted in zip(*columns, strict=True)
     ]
     fragments = np.empty(len(found), _FRAGMENT)
-    for name in _FRAGMENT.names or ():
+    for name in _FRAGMENT_NAMES:
         fragments[name] = numbers_in(found[name])
     return Survey(
         files=tuple(listed),

@@ -22,7 +22,6 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import FieldError
-from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
 from stoker.loader.orders import CountedSet, UnitsReport, window_chunks
@@ -34,14 +33,8 @@ from stoker.storage.each import for_each
 # In front of each value where strings lie plainly in a page.
 _LENGTH_BYTES = 4
 
-
 Spread: TypeAlias = tuple[int, int, int]
 """Minimum, median and maximum of some numbers; zeros where there are none."""
-
-
-def _spread(values: Int64) -> Spread:
-    low, median, high = np.quantile(values, (0, 0.5, 1)).astype(int).tolist() if values.size else (0, 0, 0)
-    return low, median, high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +43,6 @@ class SourceOverview:
 
     Attributes:
         size_bytes: Of the files, compressed, all columns.
-        rows_a_group: Rows of a row group.
         bytes_a_group: Bytes of a row group before compression, all columns.
         nulls: Column -> nulls in it, None where the footers do not say. Only those of row groups that are read, and
             without columns that lie in the paths.
@@ -73,10 +65,9 @@ class DatasetInspection:
     """What is known of one data set before any row is read.
 
     Attributes:
-        source: What its footers say.
         columns: What becomes of each column; with a transform, what it would be without one.
         spec: What a sample is; None where columns are refused, or only a transform that has not run yet knows.
-        problems: Why a loader would refuse it, each with the way out; none if it would not.
+        problems: Why a loader would refuse it, each with the way out.
         num_present: Chunks in the cache that was looked into, None without one.
         units: What the order counts, None for rows.
     """
@@ -138,8 +129,6 @@ class Inspection:
     """What is known of a data set, or of all of a mixture, before any row is read.
 
     Attributes:
-        mixture: What the user wrote, where it is one.
-        fingerprint: Of all of it.
         parts: Each data set by its name; one that stands alone under an empty one.
         counts: Name -> samples that it gives to an epoch, or units, where the order counts these; None where a loader
             would refuse the mixture.
@@ -206,23 +195,19 @@ def _inspect_set(known: CountedSet, cache: Path | None) -> DatasetInspection:
     spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(known, columns)
     if unit is not None and spec is not None:
         unit.check(spec)
+    num_present = None if cache is None else 0
+    if cache is not None and is_cache(cache):
+        with Store(cache) as store:  # of 100,000 chunks, this takes seconds
+            num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
     return DatasetInspection(
         catalogue=catalogue,
         source=source,
         columns=columns,
         spec=spec,
         problems=problems,
-        num_present=None if cache is None else _num_present(cache, catalogue),
+        num_present=num_present,
         units=None if unit is None else known.report,
     )
-
-
-def _num_present(cache: Path, catalogue: Catalogue) -> int:
-    """Return how many chunks a cache has: 100,000 of them take seconds."""
-    if not is_cache(cache):
-        return 0
-    with Store(cache) as store:
-        return sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
 
 
 def _planned(known: CountedSet, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec | None, tuple[str, ...]]:
@@ -264,19 +249,18 @@ def _overview(catalogue: Catalogue) -> SourceOverview:
 
     for_each(len(groups), work, num_threads=NUM_THREADS)
     every = np.concatenate([np.empty((0, 2), np.int64), *groups])
+    spreads = np.quantile(every, (0, 0.5, 1), axis=0).astype(int) if len(every) else np.zeros((3, 2), int)
+    nulls = catalogue.null_counts.items()
+    values = zip(long, sums.sum(axis=0).tolist(), strict=True)
     return SourceOverview(
         num_files=len(catalogue.files),
         size_bytes=catalogue.file_bytes,
         num_rows=int(every[:, 0].sum()),
         num_row_groups=len(every),
-        rows_a_group=_spread(every[:, 0]),
-        bytes_a_group=_spread(every[:, 1]),
-        nulls={
-            name: None if (counts < 0).any() else int(counts.sum()) for name, counts in catalogue.null_counts.items()
-        },
-        values_a_row={
-            name: float(values / rows) for name, (values, rows) in zip(long, sums.sum(axis=0), strict=True) if rows
-        },
+        rows_a_group=tuple(spreads[:, 0].tolist()),
+        bytes_a_group=tuple(spreads[:, 1].tolist()),
+        nulls={name: None if (counts < 0).any() else int(counts.sum()) for name, counts in nulls},
+        values_a_row={name: num / num_rows for name, (num, num_rows) in values if num_rows},
     )
 
 

@@ -33,13 +33,8 @@ def open_known(
     """Open a data set or all of a mixture, with the help of a cache that may know them; none is made.
 
     Where the order counts other units than rows, the columns that decide them are read, unless the cache knows.
-
-    Raises:
-        ValueError: What the order counts is made by a transform, and the cache does not know it.
-        SourceError: The data set cannot be listed or a footer cannot be read.
-        FieldError: A column that was asked for is not there, or files contradict each other; or the data sets of a
-            mixture have different specs.
-        CacheError: The folder is no cache, or cannot be used.
+    Errors are those of opening a data set and a cache; and a ValueError where a transform makes what the order counts,
+    and the cache does not know it.
     """
     is_there = cache is not None and is_cache(cache)
     if cache is not None and cache.exists() and not is_there and (not cache.is_dir() or any(cache.iterdir())):
@@ -52,13 +47,9 @@ def open_known(
             catalogue = one.open(folder, num_threads=NUM_THREADS, runs=rule, on_count=on_count)
             index = None
             if unit is not None:
+                counts = partial(_refuse, unit) if makes_tokens(unit, one) else None
                 index = open_index(
-                    unit,
-                    catalogue,
-                    folder=folder,
-                    num_threads=NUM_THREADS,
-                    on_progress=on_count,
-                    token_counts=partial(_refuse, unit) if makes_tokens(unit, one) else None,
+                    unit, catalogue, folder=folder, num_threads=NUM_THREADS, on_progress=on_count, token_counts=counts
                 )
             # Only the first keys are asked for: of 100,000 chunks, all of them take most of a second.
             spec = None if store is None else store.spec_of(map(catalogue.key, range(len(catalogue))))
@@ -74,22 +65,13 @@ def _refuse(unit: SamplingUnit) -> NoReturn:
 
 
 def spec_known(one: CountedSet) -> Spec | None:
-    """Return what a sample is: as columns say, or the cache; None where only a transform that never ran knows.
-
-    Raises:
-        FieldError: A column cannot become a tensor, so that no loader can be made.
-    """
+    """Return what a sample is: as columns say, or the cache; None where only a transform that never ran knows."""
     dataset = one.catalogue.dataset
     return plan_sample(one.catalogue.schema, dataset) if dataset.transform is None else one.spec
 
 
 def common_spec(known: CountedSets) -> Spec | None:
-    """Return the one spec of all data sets; None where only a transform that never ran knows.
-
-    Raises:
-        FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs.
-        ValueError: The mixture's source field is the name of a field.
-    """
+    """Return the one spec of all data sets; None where only a transform that never ran knows."""
     found: dict[str, Spec] = {}
     for name, one in known.named.items():
         with naming(name):
@@ -107,14 +89,7 @@ def plan_orders(
     window: int | Literal["all"] | None = None,
     lanes: int = 1,
 ) -> Orders:
-    """Return the orders that a loader with these arguments has.
-
-    Raises:
-        ValueError: The size of a sample, which decides the default window, is not known: the transform never ran; or
-            a data set of a mixture has too few samples for its share.
-        FieldError: A column cannot become a tensor, or the data sets of a mixture have different specs: no loader can
-            be made.
-    """
+    """Return the orders that a loader with these arguments has, or the errors of making one."""
     needs_spec = window is None and shuffle
     spec = common_spec(known) if needs_spec or known.mixture is not None else None
     if needs_spec and spec is None:
@@ -122,6 +97,5 @@ def plan_orders(
             "the default window depends on the size of a sample, which only the transform's result tells: give a "
             "window, or the cache of a loader that has run"
         )
-    return Orders(
-        known, shuffle=shuffle, seed=seed, window=known.window(window, spec if needs_spec else None), lanes=lanes
-    )
+    chunks = known.window(window, spec if needs_spec else None)
+    return Orders(known, shuffle=shuffle, seed=seed, window=chunks, lanes=lanes)

@@ -27,6 +27,7 @@ _PAUSE_S = 10.0
 _LEAST_CHUNKS = 4
 # Chunks that are missing are counted; so many of them are named.
 _MOST_NAMED = 100
+_AS_READ = "reading and decoding one chunk, as fast in every thread; transform and writing come on top"
 
 
 def look_for(
@@ -79,9 +80,6 @@ def look_for(
         "is_bound": is_bound,
         "rate": "; ".join(notes) or None,
     }
-
-
-_AS_READ = "reading and decoding one chunk, as fast in every thread; transform and writing come on top"
 
 
 def _sizes(store: Store | None, key: Callable[[int], str], chunks: Iterable[int]) -> dict[int, int]:

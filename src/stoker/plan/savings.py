@@ -60,7 +60,6 @@ class ShareableKey:
     """Fields that are the same on neighbouring rows of one key.
 
     Attributes:
-        key: The field that tells runs from each other.
         fields: Those that do not change within a run, without the key, in batch order.
         patterns: Names and patterns that name just these, for `Dataset(deduplicate=...)`.
         run_rows: Mean rows of a run.
@@ -78,10 +77,7 @@ class ShareableKey:
 class SharingFound:
     """What sharing would save: keys, the largest saving first, or none where it would not pay.
 
-    Attributes:
-        num_rows: Rows that were looked at.
-        row_bytes: Mean bytes of a row, all fields.
-        window_rows: Rows that the default window mixes.
+    `num_rows` were looked at, of `row_bytes` on average, all fields. The default window mixes `window_rows`.
     """
 
     keys: tuple[ShareableKey, ...]
@@ -114,11 +110,7 @@ class SharingFound:
 
 
 def find_sharing(catalogue: Catalogue) -> SharingFound:
-    """Return what neighbouring rows share, from some fragments: they are read, and transformed.
-
-    Raises:
-        StokerError: A fragment cannot be read, transformed, or become tensors.
-    """
+    """Return what neighbouring rows share, from some fragments: they are read, and transformed."""
     spec, parts, nums = _look_at(catalogue)
     num_rows, begins, sizes = sum(nums), dict[str, Bools](), dict[str, float]()
     for entry in spec:
@@ -191,15 +183,10 @@ def _patterns(fields: Sequence[str], names: Sequence[str], key: str) -> tuple[st
 
 @dataclass(frozen=True, kw_only=True)
 class Narrower:
-    """A form in which a field would take fewer bytes.
+    """A form in which a field would take fewer bytes: `kept_bytes` in place of `row_bytes` a row, on average.
 
-    Attributes:
-        field: The field.
-        storage_dtype: What to give `Field`.
-        row_bytes: Mean bytes of a row that it holds now.
-        kept_bytes: The same in that form.
-        error: The largest difference of a value that was seen from what would come back, as a share of the value; 0
-            where each comes back as it was.
+    `error` is the largest difference of a value that was seen from what would come back, as a share of the value; 0
+    where each comes back as it was.
     """
 
     field: str
@@ -211,12 +198,9 @@ class Narrower:
 
 @dataclass(frozen=True, kw_only=True)
 class NarrowingFound:
-    """What could be kept narrower.
+    """What could be kept narrower: fields that would save something, in batch order.
 
-    Attributes:
-        fields: Those that would save something, in batch order; forms that lose nothing before those that round.
-        num_rows: Rows that were looked at.
-        row_bytes: Mean bytes of a row, all fields.
+    `num_rows` were looked at, of `row_bytes` on average, all fields.
     """
 
     fields: tuple[Narrower, ...]
@@ -235,11 +219,7 @@ class NarrowingFound:
 
 
 def find_narrowing(catalogue: Catalogue) -> NarrowingFound:
-    """Return which fields could be kept narrower, from some fragments: they are read, and transformed.
-
-    Raises:
-        StokerError: A fragment cannot be read, transformed, or become tensors.
-    """
+    """Return which fields could be kept narrower, from some fragments: they are read, and transformed."""
     spec, parts, nums = _look_at(catalogue)
     num_rows = sum(nums)
     row_bytes = sum(arrays[name].nbytes for arrays in parts for name in spec.names) / max(1, num_rows)
