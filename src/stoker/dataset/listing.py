@@ -32,6 +32,8 @@ _NAMES = ", ".join("*" + end for end in SUFFIXES)
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # What becomes of a URL that is made a Path: s3:/lake.
 _URL_INSIDE = re.compile(r"/[a-z][a-z0-9+.-]+:/")
+_WILDCARDS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_GLOB_PART = re.compile(r"(?:^|(?<=/))\*\*/|\*\*|[*?]|(?P<set>\[(?:!.|[^!])[^\]]*\])|.", re.DOTALL)
 _INT = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -178,29 +180,14 @@ def _partition(path: str, folder: str) -> tuple[tuple[str, str | None], ...]:
 
 def translate_glob(pattern: str) -> str:
     """Return the regular expression of a glob: `*`, `?` and `[]` stay in one folder, `**` goes through any number."""
-    parts = []
-    i = 0
-    while i < len(pattern):
-        if pattern.startswith("**/", i) and (i == 0 or pattern[i - 1] == "/"):
-            parts.append("(?:[^/]+/)*")
-            i += 3
-        elif pattern.startswith("**", i):
-            parts.append(".*")
-            i += 2
-        elif pattern[i] == "*":
-            parts.append("[^/]*")
-            i += 1
-        elif pattern[i] == "?":
-            parts.append("[^/]")
-            i += 1
-        elif pattern[i] == "[" and (end := pattern.find("]", i + 2 + pattern.startswith("[!", i))) > 0:
+
+    def translated(part: re.Match[str]) -> str:
+        if part["set"]:
             # As `fnmatch` reads it, from "(?s:" to ")\Z": a range such as [9-0] holds nothing.
-            parts.append("(?!/)" + fnmatch.translate(pattern[i : end + 1])[4:-3])
-            i = end + 1
-        else:
-            parts.append(re.escape(pattern[i]))
-            i += 1
-    return "".join(parts)
+            return "(?!/)" + fnmatch.translate(part["set"])[4:-3]
+        return _WILDCARDS.get(part[0]) or re.escape(part[0])
+
+    return _GLOB_PART.sub(translated, pattern)
 
 
 def partition_fields(files: Sequence[Listed]) -> list[pa.Field]:
