@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,8 @@ _SUM_BITS = 62
 # Raise it when the same rows and the same question give other arrays, or these are kept in another form.
 _INDEX_VERSION = 2
 _INDEX_MAGIC = b"STKUNT02"
+
+_NOTHING: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ def open_index(
             index = _count_weights(unit, catalogue, row_starts, num_threads, on_progress)
         elif isinstance(unit, Pack):
             counts = token_counts or partial(_count_tokens, unit, catalogue, row_starts, num_threads, on_progress)
-            index = pack_lengths(unit, counts(), catalogue.num_samples)
+            index = _pack_lengths(unit, counts(), row_starts)
         else:
             assert isinstance(unit, Grouped | NGram)
             runs = catalogue.runs
@@ -127,7 +130,7 @@ def _count_in_runs(unit: Grouped | NGram, row_starts: Int64, runs: Runs | None) 
     """Return groups, or windows, in runs; in all rows where there are none."""
     num_reappearing = 0
     # A gap in time begins a run of the same key.
-    if runs is not None and unit.keys and not (isinstance(unit, NGram) and unit.max_gap is not None):
+    if runs is not None and runs.rule.keys and runs.rule.max_gap is None:
         num_reappearing = runs.num_reappearing(row_starts)
     num_rows = int(row_starts[-1])
     begins = np.arange(min(1, num_rows), dtype=np.int64) if runs is None else runs.begins
@@ -160,12 +163,9 @@ def _count_weights(
 ) -> Index:
     columns = catalogue.types_of([unit.column], num_threads=num_threads)
     kind, types = columns.field(0).type, pa.types
-    is_number = any(is_so(kind) for is_so in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
-    if not is_number:
-        raise FieldError(
-            f"column {unit.column!r} ({kind}) cannot be the weights: only numbers can",
-            columns=[unit.column],
-        )
+    if not any(is_so(kind) for is_so in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+        what = f"column {unit.column!r} ({kind}) cannot be the weights: only numbers can"
+        raise FieldError(what, columns=[unit.column])
     weights = np.empty(int(row_starts[-1]), dtype=np.float64)
 
     def take(j: int, table: pa.Table, kept: Int64 | None) -> None:
@@ -192,11 +192,8 @@ def _count_weights(
             url=first.url,
         )
     cumulated = cumulate(weights)
-    return Index(
-        row_starts=row_starts,
-        arrays={"cumulated": cumulated},
-        numbers={"num_unused_rows": int(np.count_nonzero(np.diff(cumulated) == 0))},
-    )
+    numbers = {"num_unused_rows": int(np.count_nonzero(np.diff(cumulated) == 0))}
+    return Index(row_starts=row_starts, arrays={"cumulated": cumulated}, numbers=numbers)
 
 
 def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
@@ -230,9 +227,8 @@ def _packed_column(unit: Pack, catalogue: Catalogue) -> str:
     raise FieldError(f"there is no field {unit.field!r} to pack", columns=[unit.field])
 
 
-def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
-    """Return the packed rows for the documents of K fragments, N in all, by their numbers of tokens without ends."""
-    row_starts = offsets_of(num_samples)
+def _pack_lengths(unit: Pack, counts: Int64, row_starts: Int64) -> Index:
+    """Return the packed rows for documents, by their numbers of tokens without ends. Shape [N]."""
     lengths = counts + unit.num_ends
     token_starts = offsets_of(lengths)
     arrays = {"token_starts": token_starts}
@@ -240,36 +236,22 @@ def pack_lengths(unit: Pack, counts: Int64, num_samples: Int64) -> Index:
     if unit.split:
         unit_starts = offsets_of(-(-np.diff(borders) // unit.length))
         # A document is torn where a row ends inside it.
-        chunk_of_row = np.repeat(np.arange(len(num_samples)), num_samples)
-        before = token_starts[:-1] - borders[:-1][chunk_of_row]
+        before = token_starts[:-1] - np.repeat(borders[:-1], np.diff(row_starts))
         num_torn = int(np.count_nonzero(before // unit.length != (before + np.maximum(lengths, 1) - 1) // unit.length))
     else:
-        documents, firsts, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.zeros(1, np.int64)]
-        rows_of = []
-        num_pieces = 0
-        for start, stop in zip(row_starts[:-1].tolist(), row_starts[1:].tolist(), strict=True):
-            document, first, piece_starts = best_fit(lengths[start:stop], length=unit.length)
-            documents.append(document)
-            firsts.append(first)
-            starts.append(piece_starts[1:] + num_pieces)
-            rows_of.append(len(piece_starts) - 1)
-            num_pieces += len(document)
-        unit_starts = offsets_of(np.array(rows_of, dtype=np.int64))
+        fitted = [best_fit(lengths[start:stop], length=unit.length) for start, stop in pairwise(row_starts.tolist())]
+        unit_starts = offsets_of(np.array([len(starts) - 1 for _, _, starts in fitted], np.int64))
+        chunk_starts = offsets_of(np.array([len(rows) for rows, _, _ in fitted], np.int64))
+        shifted = (starts[:-1] + at for (_, _, starts), at in zip(fitted, chunk_starts[:-1], strict=True))
         arrays |= {
-            "piece_rows": np.concatenate(documents),
-            "piece_firsts": np.concatenate(firsts),
-            "piece_starts": np.concatenate(starts),
+            "piece_rows": np.concatenate([_NOTHING, *(rows for rows, _, _ in fitted)]),
+            "piece_firsts": np.concatenate([_NOTHING, *(firsts for _, firsts, _ in fitted)]),
+            "piece_starts": np.concatenate([*shifted, chunk_starts[-1:]]),
         }
         num_torn = int(np.count_nonzero(lengths > unit.length))
-    return Index(
-        row_starts=row_starts,
-        arrays={**arrays, "unit_starts": unit_starts},
-        numbers={
-            "num_torn": num_torn,
-            "num_tokens": int(token_starts[-1]),
-            "num_unused_rows": int(np.count_nonzero(lengths == 0)),
-        },
-    )
+    num_unused = int(np.count_nonzero(lengths == 0))
+    numbers = {"num_torn": num_torn, "num_tokens": int(token_starts[-1]), "num_unused_rows": num_unused}
+    return Index(row_starts=row_starts, arrays={**arrays, "unit_starts": unit_starts}, numbers=numbers)
 
 
 def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
@@ -307,8 +289,8 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
     rule.check(columns)
     nothing, starts = rule.plain(columns.empty_table()), _group_starts(catalogue, num_threads)
     num, file_of = len(catalogue), catalogue.file_of_chunk
-    begins, keys, ends = [np.empty(0, np.int64)] * num, [nothing] * num, [nothing] * num
-    passing, num_samples, first_passing = [np.empty(0, np.int64)] * num, *np.zeros((2, num), np.int64)
+    begins, keys, ends = [_NOTHING] * num, [nothing] * num, [nothing] * num
+    passing, num_samples, first_passing = [_NOTHING] * num, *np.zeros((2, num), np.int64)
 
     def take(j: int, table: pa.Table, rows: Int64 | None) -> None:
         table, num_samples[j] = rule.plain(table), table.num_rows
@@ -332,16 +314,14 @@ def find_runs(catalogue: Catalogue, rule: RunRule, *, num_threads: int, on_progr
     for n in np.flatnonzero(is_wrong[1:] & (np.diff(file_of[filled]) == 0)).tolist():
         j = int(filled[n + 1])
         raise _not_sorted(catalogue, rule, j, int(first_passing[j]))
-    parts = np.concatenate(
-        [np.empty(0, np.int64), *(one + at for one, at in zip(begins, first_rows.tolist(), strict=True))]
-    )
+    parts = np.concatenate([_NOTHING, *(one + at for one, at in zip(begins, first_rows.tolist(), strict=True))])
     return Runs(
         rule=rule,
         num_samples=int(num_samples.sum()),
         begins=np.setdiff1d(parts, first_rows[filled[~(meeting | is_wrong)]], assume_unique=True),
         parts=parts,
         keys=pa.concat_tables([nothing.select(rule.keys), *keys]).combine_chunks(),
-        passing=None if catalogue.passes_all else np.concatenate([np.empty(0, np.int64), *passing]),
+        passing=None if catalogue.passes_all else np.concatenate([_NOTHING, *passing]),
     )
 
 
@@ -393,7 +373,7 @@ def cut_between_runs(
     found = survey(known.files, chosen, footers, num_threads=num_threads, plan=plan)
     some = found.fragments
     first_of_file = np.cumsum([0, *map(len, starts)])[some["file"]]
-    group_starts = np.concatenate([np.empty(0, np.int64), *starts])
+    group_starts = np.concatenate([_NOTHING, *starts])
     begin, end = group_starts[first_of_file + some["start"]], group_starts[first_of_file + some["stop"]]
     parts = [begin + some["row_start"], begin + some["row_stop"]]
     begin, end = np.where(some["row_start"] >= 0, parts, [begin, end])
