@@ -133,5 +133,5 @@ def check_function(value: object, name: str, *parameters: str) -> None:
 
 
 def function_name(function: object) -> str:
-    """Return what a function is called, for messages."""
+    """Return what a function is called."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -130,6 +130,11 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a plain type is a string, whatever its offsets."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that stands for the same values: the same one where it has no views and run ends."""
     types = pa.types

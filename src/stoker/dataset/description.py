@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.arguments import check_function, flag, names
+from stoker.arguments import check_function, flag, function_name, names
 from stoker.dataset.filters import needed_columns, parse_filter
 from stoker.dataset.survey import Selection
 from stoker.dataset.tables.table import table_source
@@ -205,14 +205,13 @@ def transform_name(transform: Callable[..., Any]) -> str:
     function = transform
     while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None) or type(function).__module__
     if module in ("__main__", "__mp_main__"):  # the latter: the same script in a spawned process
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         file = getattr(main, "__file__", None)
         module = spec.name if spec is not None else Path(file).stem if file else "__main__"
-    return f"{module}.{name}"
+    return f"{module}.{function_name(function)}"
 
 
 def _checked_sources(source: object) -> tuple[Source, ...]:

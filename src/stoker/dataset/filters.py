@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.arrow import dtype_of
 from stoker.parquet.schema import flat_fields, leaf_types, restrict, unknown_columns
 
 _COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
@@ -263,7 +264,7 @@ def _among(
     if pa.types.is_floating(kind):
         found = [value for value in found if value.as_py() == value.as_py()]  # NaN equals nothing
         if any(value.as_py() == 0 for value in found):
-            found += [pa.scalar(np.dtype(f"f{kind.bit_width // 8}").type(zero), kind) for zero in (0.0, -0.0)]
+            found += [pa.scalar(dtype_of(kind).type(zero), kind) for zero in (0.0, -0.0)]
     if not found:
         return _none(field) if is_in else field.is_valid()
     is_one = field.isin(pa.array(found, kind))
@@ -390,9 +391,8 @@ def _does_not_fit(name: str, kind: pa.DataType, value: object, reason: str) -> V
 
 def _bounds(kind: pa.DataType) -> tuple[int, int]:
     """Return the least and the greatest integer of a type."""
-    is_signed = pa.types.is_signed_integer(kind)
-    most: int = 2 ** (kind.bit_width - is_signed) - 1
-    return -(most + 1) * is_signed, most
+    limits = np.iinfo(dtype_of(kind))
+    return limits.min, limits.max
 
 
 def _integer(kind: pa.DataType, value: float) -> pa.Scalar | float:
@@ -401,7 +401,7 @@ def _integer(kind: pa.DataType, value: float) -> pa.Scalar | float:
 
 
 def _float(name: str, kind: pa.DataType, value: float | Decimal) -> pa.Scalar:
-    dtype = np.dtype(f"f{kind.bit_width // 8}")
+    dtype = dtype_of(kind)
     with np.errstate(over="ignore"):
         try:
             found = dtype.type(float(value))

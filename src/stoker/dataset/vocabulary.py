@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.arguments import integer
-from stoker.arrow import is_list
+from stoker.arrow import is_list, is_text
 from stoker.dataset.catalogue import Catalogue, OnCount
 from stoker.errors import FieldError
 from stoker.host.machine import num_cores
@@ -112,12 +112,8 @@ class Vocabulary(Sequence["Value"]):
         try:
             found = json.loads(Path(path).read_text("utf-8"))
             version = found["stoker_vocabulary"]
-            made = cls(
-                column=found["column"],
-                values=tuple(found["values"]),
-                version=found["version"],
-                fingerprint=found["fingerprint"],
-            )
+            about = {name: found[name] for name in ("column", "version", "fingerprint")}
+            made = cls(values=tuple(found["values"]), **about)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no vocabulary that Stoker wrote: {error!r}") from None
         if version != FORMAT_VERSION:
@@ -126,13 +122,8 @@ class Vocabulary(Sequence["Value"]):
 
     def save(self, path: str | Path) -> None:
         """Write the vocabulary as JSON, whole or not at all."""
-        content = {
-            "stoker_vocabulary": FORMAT_VERSION,
-            "column": self.column,
-            "version": self.version,
-            "fingerprint": self.fingerprint,
-            "values": self.values,
-        }
+        about = {"column": self.column, "version": self.version, "fingerprint": self.fingerprint}
+        content = {"stoker_vocabulary": FORMAT_VERSION, **about, "values": self.values}
         beside = Path(f"{path}.{os.getpid()}.tmp")
         try:
             beside.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
@@ -161,8 +152,7 @@ def _count_values(
     inner = kind = types.field(0).type
     while is_list(inner) or pa.types.is_dictionary(inner):
         inner = inner.value_type
-    strings = pa.types.is_string(inner) or pa.types.is_large_string(inner) or inner == pa.string_view()
-    if not strings and not pa.types.is_integer(inner):
+    if not is_text(inner) and not pa.types.is_integer(inner):
         what = f"{column} is {kind}: a vocabulary is of strings or integers, or of lists of them"
         raise FieldError(what, columns=[column])
     counts: Counter[Value] = Counter()

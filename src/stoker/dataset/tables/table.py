@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.arrow import parts_of
+from stoker.arrow import is_text, parts_of
 from stoker.dataset.listing import Listed
 from stoker.errors import FieldError, SourceError, SourceMissingError
 from stoker.parquet.naming import DEFAULT, NAMES, has_ids
@@ -219,17 +219,13 @@ def _not_filled(url: str, name: str, value: str) -> FieldError:
 def _becomes(stored: pa.DataType, wanted: pa.DataType) -> bool:
     if stored.equals(wanted) or pa.types.is_nested(wanted) or pa.types.is_dictionary(stored):
         return True
-    if _is_text(stored) != _is_text(wanted):
+    if is_text(stored) != is_text(wanted):
         return False
     try:
         pa.nulls(0, stored).cast(wanted)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
         return False
     return True
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 TableFile: TypeAlias = "tuple[int, Mapping[str, Any], bytes]"
@@ -307,7 +303,7 @@ def tagged(fields: Sequence[pa.Field], tags: Callable[[pa.Field], Mapping[bytes,
         return pa.field(field.name, of_type(field.type), metadata=tags(field) or None)
 
     def of_type(kind: pa.DataType) -> pa.DataType:
-        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        if is_text(kind):
             return pa.string()
         if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
             return pa.binary()
