@@ -76,7 +76,10 @@ class Filter:
         expression = self.expression if self.conditions is None else _any_of(schema, self.conditions)
         try:
             passes(schema.empty_table(), expression)
-            passes(_one_row(schema, str(expression)), expression)  # some of it is looked at only where there are rows
+            # Some of it is looked at only where there are rows: one of nulls, in the columns that it may mean.
+            shown = str(expression)
+            named = [field for field in schema if field.name in shown]
+            passes(pa.table([pa.nulls(1, field.type) for field in named], schema=pa.schema(named)), expression)
         except (pa.ArrowException, TypeError, KeyError) as error:  # before ValueError: pyarrow's own are such, too
             if (name := _missing(error)) is not None:
                 text = "" if self.conditions is not None else f" (in {self})"
@@ -315,12 +318,6 @@ def steps(schema: pa.Schema, name: str) -> tuple[str, ...]:
             struct = schema.field(index).type
             return (head, *steps(pa.schema(list(struct)), ".".join(parts[i:])))
     return (name,)
-
-
-def _one_row(schema: pa.Schema, text: str) -> pa.Table:
-    """Return a row of nulls in the columns that an expression may mean."""
-    fields = [field for field in schema if field.name in text]
-    return pa.table([pa.nulls(1, field.type) for field in fields], schema=pa.schema(fields))
 
 
 def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:

@@ -46,6 +46,7 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[list[
             data set and words in another.
     """
     types: dict[str, pa.Schema] = {}
+    are_numbers = set[bool]()
     for name, catalogue in catalogues.items():
         with naming(name):
             types[name] = catalogue.types_of([column], num_threads=NUM_THREADS)
@@ -55,7 +56,7 @@ def read_labels(catalogues: Mapping[str, Catalogue], column: str) -> tuple[list[
                     f"column {column!r} ({kind}) has no classes to count; choose one of numbers, dates or words",
                     columns=[column],
                 )
-    are_numbers = {_is_number(comparable_type(schema.field(0).type)) for schema in types.values()}
+            are_numbers.add(bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind)))
     if len(are_numbers) > 1:
         told = ", ".join(f"{schema.field(0).type} in {name!r}" for name, schema in types.items())
         raise FieldError(
@@ -163,7 +164,3 @@ def _classes(values: npt.NDArray[np.float64]) -> tuple[Labels, bool]:
     codes = np.maximum(np.searchsorted(borders, values, side="right") - 1, 0).astype(np.uint8)
     codes[is_null] = borders.size
     return codes, are_values
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))

@@ -7,7 +7,6 @@ deletion_vector_*.bin                 ┘                                      a
 
 from __future__ import annotations
 
-import bisect
 import json
 import os
 import re
@@ -75,27 +74,24 @@ def open_delta(
         with table_errors("the log of the Delta table", place, _HINTS):
             pin = _version_at(source.pin, folder, infos, place) if isinstance(source.pin, datetime) else source.pin
             log = deltalake.DeltaTable(str(folder), version=pin)
-            _check_features(log, place)
-            schema = pa.schema(log.schema().to_arrow())
-            configuration = log.metadata().configuration
-            partitions = tuple(log.metadata().partition_columns)
+            features = set(log.protocol().reader_features or ())
+            _check_features(log, features, place)
+            schema, metadata = pa.schema(log.schema().to_arrow()), log.metadata()
             actions = pa.table(log.get_add_actions()).to_pylist()
-            version = int(log.version())
         deleted = {}
-        if "deletionVectors" in (log.protocol().reader_features or ()):
+        if "deletionVectors" in features:
             vectors = [info for info in storage.list(root) if _VECTOR.search(info.url)]
             _copy(vectors, root, storage, folder, num_threads=num_threads)
             with table_errors("the log of the Delta table", place, _HINTS):
                 deleted = _deleted_rows(log, folder, root)
-    protocol = log.protocol()
-    is_mapped = protocol.min_reader_version == 2 or "columnMapping" in (protocol.reader_features or ())
     # Without the feature, a mode means nothing.
-    mode = configuration.get("delta.columnMapping.mode", "none") if is_mapped else "none"
+    is_mapped = log.protocol().min_reader_version == 2 or "columnMapping" in features
+    mode = metadata.configuration.get("delta.columnMapping.mode", "none") if is_mapped else "none"
     table = LakeTable(
-        version=version,
+        version=int(log.version()),
         schema=_schema(schema, mode),
         schema_id=None,
-        partitions=partitions,
+        partitions=tuple(metadata.partition_columns),
         by_id=mode == "id",
     )
     files: dict[str, TableFile] = {}
@@ -108,8 +104,8 @@ def open_delta(
     return table, look_up(table, files, storage, place=place, num_threads=num_threads)
 
 
-def _check_features(log: Any, place: str) -> None:
-    if unknown := sorted(set(log.protocol().reader_features or ()) - _KNOWN):
+def _check_features(log: Any, features: set[str], place: str) -> None:
+    if unknown := sorted(features - _KNOWN):
         raise SourceError(
             f"the Delta table {place} has the reader features {', '.join(unknown)}, which Stoker does not know: write "
             "its rows to a table without them",
@@ -175,8 +171,7 @@ def _copy_log(
             checkpoints.setdefault(int(match[1]), []).append(name)
     whole = [version for version, names in checkpoints.items() if _is_whole(names)]
     # By a time, any version may be the one.
-    by_time = isinstance(source.pin, datetime)
-    first = -1 if by_time else max(whole, default=-1)
+    first = -1 if isinstance(source.pin, datetime) else max(whole, default=-1)
     names = [name for name in infos if (match := _COMMIT.fullmatch(name)) and int(match[1]) >= first]
     names += [name for version in whole if version >= first for name in checkpoints[version]]
     names += [name for name in infos if name.startswith("_sidecars/")]
@@ -197,7 +192,7 @@ def _version_at(asked: datetime, folder: Path, infos: Mapping[str, ObjectInfo], 
     newest = untold = -1  # the newest version by then, and the last one before the next that tells no time
     oldest: tuple[int, int] | None = None
     time_ms = 0
-    for version in commits[bisect.bisect_left(commits, first) :]:
+    for version in (version for version in commits if version >= first):
         name = f"{version:020}.json"
         if (told_ms := _time_of(folder / "_delta_log" / name, infos[name])) is None:
             untold = version

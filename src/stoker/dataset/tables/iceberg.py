@@ -39,7 +39,6 @@ _HINTS = {
     "(rewrite_data_files)"
 }
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)?")
-_FILE = re.compile(r"file:(?://)?(?=/)")
 
 
 def open_iceberg(
@@ -140,8 +139,7 @@ def _read(storage: Storage, location: str) -> bytes:
 
 def _url_of(location: str) -> str:
     """Return where a file is that the metadata names: as it is written there, never decoded."""
-    location = _FILE.sub("", location, count=1) if location.startswith("file:") else location
-    return re.sub(r"^s3[an]://", "s3://", location)
+    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(?://)?(?=/)", "", location))
 
 
 def _metadata_at(place: str, storage: Storage) -> str:
