@@ -90,7 +90,7 @@ def integer(value: object, name: str, *, at_least: int | None = 1, at_most: int 
 
 
 def flag(value: object, name: str) -> bool:
-    """Return an argument as a bool; what is none would only be as true as Python thinks it is."""
+    """Return an argument as a bool; anything else, however true Python finds it, is a TypeError."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, not {value!r}")
     return bool(value)

@@ -28,7 +28,7 @@ _VIEWS = {
 
 
 def array_of(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return numbers or bools of this machine's byte order, shape [n], as an array that views them if it can.
+    """Return numbers or bools of this machine's byte order as an Arrow array, which views them if it can. Shape [n].
 
     `mask` says which are null. Shape [n].
     """
@@ -85,13 +85,13 @@ def parts_in(array: pa.Array) -> list[pa.Array]:
 
 
 def around(array: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
-    """Return an array that is made of other parts, of any types, than `parts_in` gives; it has no views.
+    """Return an array without views, made of other parts than `parts_in` gives, of any types.
 
     Nulls, offsets and places in a dictionary stay where they are.
     """
+    kind = array.type
     if not parts:
         return array
-    kind = array.type
     made = type_around(kind, [part.type for part in parts])
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, parts[0])

@@ -97,21 +97,17 @@ class MemoryStorage:
         """Return URL, size and version of one object; raises a `SourceMissingError` if there is none."""
         with self._lock:
             self.num_stats += 1
-            if url not in self._objects:
-                raise SourceMissingError(f"nothing is stored at {url}", url=url)
             return self._info(url)
 
     def read(self, url: str, offset: int, num_bytes: int) -> memoryview:
         """Return a view of `num_bytes` from `offset` on."""
         with self._lock:
             self.num_reads += 1
-            if url not in self._objects:
-                raise SourceMissingError(f"nothing is stored at {url}", url=url)
-            content = self._objects[url][0]
-            if offset < 0 or offset + num_bytes > len(content):
-                raise SourceError(f"{url} has {len(content)} bytes, none at {offset + num_bytes}", url=url)
+            size_bytes = self._info(url).size_bytes
+            if offset < 0 or offset + num_bytes > size_bytes:
+                raise SourceError(f"{url} has {size_bytes} bytes, none at {offset + num_bytes}", url=url)
             self.bytes_read += num_bytes
-        return memoryview(content)[offset : offset + num_bytes]
+            return memoryview(self._objects[url][0])[offset : offset + num_bytes]
 
     def read_version(self, info: ObjectInfo, offset: int, num_bytes: int) -> memoryview:
         """Return the same as `read`; raises if the object is no longer the one that `info` describes."""
@@ -121,6 +117,8 @@ class MemoryStorage:
         return data
 
     def _info(self, url: str) -> ObjectInfo:
+        if url not in self._objects:
+            raise SourceMissingError(f"nothing is stored at {url}", url=url)
         content, version = self._objects[url]
         return ObjectInfo(url=url, size_bytes=len(content), version=version)
 

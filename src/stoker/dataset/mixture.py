@@ -119,7 +119,9 @@ def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, 
         raise TypeError(f"weights must name a share for each data set, such as {{{names[0]!r}: 1}}, not {weights!r}")
     missing, unknown = sorted(set(names) - weights.keys()), sorted(map(str, weights.keys() - set(names)))
     if missing:
-        raise ValueError(f"weights name no share for {', '.join(map(repr, missing))}: leave it out, or give one")
+        raise ValueError(
+            f"weights name no share for {', '.join(map(repr, missing))}: leave the data set out, or give one"
+        )
     if unknown:
         raise ValueError(f"weights name {', '.join(map(repr, unknown))}, and there is no such data set")
     for name in names:

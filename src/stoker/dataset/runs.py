@@ -146,7 +146,10 @@ class Runs:
 
 
 def equals_before(column: pa.ChunkedArray) -> Bools:
-    """Return whether each value but the first equals the one before it; null equals null, NaN equals NaN. [N - 1]."""
+    """Return whether each of N values but the first equals the one before it. Shape [N - 1].
+
+    Null equals null, NaN equals NaN.
+    """
     column = comparable(column)
     kind, num = column.type, len(column)
     if pa.types.is_null(kind):

@@ -170,7 +170,7 @@ def survivors(footer: Footer, file: Listed, chosen: Selection, footers: Footers)
 def _cut_file(
     file: Listed, chosen: Selection, footers: Footers, plan: Callable[[Sequence[tuple[int, int]]], list[FragmentRange]]
 ) -> list[FragmentRange]:
-    """Return the fragments of one file, whose footer may contradict itself."""
+    """Return the fragments of one file; where its footer contradicts itself, a SourceError says so."""
     footer = footers.get(file.info)
     layout, numbers, url = footer.layout, footer.numbers, file.info.url
     needed = survivors(footer, file, chosen, footers)

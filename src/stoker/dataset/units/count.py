@@ -83,8 +83,11 @@ def open_index(
     """Return the units of a data set: as they were kept, or counted now and kept.
 
     It was opened with `unit.rule`, so that fragments are cut between runs. Where a transform makes the tokens of a row,
-    `token_counts` returns how many; else columns tell. A column may not be there, not serve, or hold values that make
-    no sense.
+    `token_counts` returns how many; else columns tell.
+
+    Raises:
+        FieldError: A column is not there or cannot serve.
+        SourceError: It holds values that make no sense; file and row group are named.
     """
     path = index = None
     if folder is not None:
@@ -199,7 +202,7 @@ def _count_weights(
 def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
     """Return weights as integers, added up: exactly in proportion, as far as 62 bits hold their sum.
 
-    They are finite, not negative, and not all 0. Shape [N]; of what is returned, from 0 to their sum, [N + 1].
+    Weights are finite, not negative, and not all 0. Shape [N]. The result goes from 0 to their sum. Shape [N + 1].
     """
     cumulated = np.zeros(len(weights) + 1, dtype=np.int64)
     if len(weights):
