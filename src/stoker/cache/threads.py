@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
-from stoker.storage.each import Each
+from stoker.storage.each import share
 
 # Chunks by which a pool of one size is judged: so many for each of its threads, and so many at least. Before these, as
 # many chunks as it has threads are not counted: they were begun at the size before.
@@ -28,20 +28,17 @@ _AT_ONCE = 2
 
 
 class Permits:
-    """Permits to compute, one for each thread that does, and for how long they were held.
+    """Permits to compute, one for each thread that does.
 
         with permits:           # gives back what was taken, if anything
             ...
             permits.take()      # unless this thread has one
 
-    Attributes:
-        busy_s: Seconds for which permits were held, summed over all that were given back.
+    Those that were given back were held for `busy_s` seconds in all.
     """
 
     def __init__(self, num: int, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.num = num
-        self.busy_s = 0.0
-        self._clock = clock
+        self.num, self.busy_s, self._clock = num, 0.0, clock
         # As a semaphore, at a fraction of its cost: that one is made of Python, and many threads wait for the GIL here.
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(num):
@@ -50,10 +47,7 @@ class Permits:
         self._own = threading.local()
 
     def take(self, *, waits: bool = True) -> bool:
-        """Take one for this thread, unless it has one, and return whether it has one now.
-
-        Blocks: until one is free, unless told not to wait.
-        """
+        """Take one for this thread, unless it has one, and return whether it has one now. Blocks until one is free."""
         if getattr(self._own, "since_s", None) is None:
             try:
                 self._free.get(block=waits)
@@ -86,13 +80,9 @@ class AdaptivePool:
 
         8 fetch, permits held ▓▓░░░░░░  ─►  16: ▓▓▓▓░░░░  ─►  32: ▓▓▓▓░░░░  nothing came of it: back to 16
 
-    Which chunks are built, and in which order they are asked for, does not depend on it.
-
-    Args:
-        least: Threads to begin with.
-        most: No more than these: each holds what it has fetched in memory.
-        permits: To compute, whose use decides; none where the pool stays as it is.
-        clock: Seconds, ascending.
+    Which chunks are built, and in which order they are asked for, does not depend on it. It has `least` threads to
+    begin with, and no more than `most`: each holds what it has fetched in memory. How much the permits to compute are
+    in use decides; without any, it stays as it is.
     """
 
     def __init__(
@@ -107,8 +97,7 @@ class AdaptivePool:
             raise ValueError(f"a pool has one thread at least, not {least}")
         self.size = least
         self.most = max(least, most or 0) if permits else least
-        self._permits = tuple(permits)
-        self._clock = clock
+        self._permits, self._clock = tuple(permits), clock
         self._before: tuple[int, float] | None = None  # the smaller size that was left, and the rate that it gave
         self._refused_rate = 0.0  # of the larger size that was tried last, and brought too little
         self._num_rests = 0
@@ -179,23 +168,16 @@ class Helpers:
         self.begin = self._executor.submit
 
     def share_out(self, num: int, work: Callable[[int], None]) -> None:
-        """Call `work` with every number below `num`, here and in helpers; the error of one call is raised.
+        """Call `work` with every number below `num`, here and in helpers, as `storage.each.share` does."""
+        share(num, work, begin=self._help, num_others=min(num - 1, self._permits.num_free))
 
-        Blocks: until all that was begun is done. After an error nothing more is begun.
-        """
-        each = Each(num, work)
-
+    def _help(self, run: Callable[[], None]) -> Future[None]:
         def help_out() -> None:
             with self._permits:
                 if self._permits.take(waits=False):  # else another one was faster
-                    each.run()
+                    run()
 
-        helping = [self.begin(help_out) for _ in range(min(num - 1, self._permits.num_free))]
-        each.run()
-        for helper in helping:
-            if not helper.cancel():  # else all was done before it came to it
-                helper.result()
-        each.check()
+        return self.begin(help_out)
 
     @property
     def are_idle(self) -> bool:

@@ -4,43 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
-
-
-class Each:
-    """Numbers that are worked on by every thread that calls `run`.
-
-    After an error no new work is begun, so that a wrong URL among thousands shows at once.
-    """
-
-    def __init__(self, num_items: int, work: Callable[[int], None]) -> None:
-        self._numbers = iter(range(num_items))
-        self._work = work
-        self._lock = threading.Lock()
-        self._errors: list[tuple[int, BaseException]] = []
-
-    def run(self) -> None:
-        """Work until no number is left, or one failed."""
-        i: int | None = None
-        try:
-            while not self._errors:
-                with self._lock:
-                    i = next(self._numbers, None)
-                if i is None:
-                    return
-                self._work(i)
-        except BaseException as error:
-            # Ctrl-C counts more than what else failed.
-            self._errors.append((i or 0 if isinstance(error, Exception) else -1, error))
-
-    def check(self) -> None:
-        """Raise the error of the lowest number that failed."""
-        if self._errors:
-            raise min(self._errors, key=lambda pair: pair[0])[1]
 
 
 def map_each(items: Sequence[_Item], work: Callable[[_Item], _Made], *, num_threads: int) -> list[_Made]:
@@ -51,10 +19,44 @@ def map_each(items: Sequence[_Item], work: Callable[[_Item], _Made], *, num_thre
 
 
 def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int, name: str = "stoker-open") -> None:
-    """Call `work` with every number below `num_items`, here and in threads; the error of the lowest one is raised."""
-    each, num_others = Each(num_items, work), min(num_threads, num_items) - 1
+    """Call `work` with every number below `num_items`, here and in threads, as `share` does."""
+    num_others = min(num_threads, num_items) - 1
     with ThreadPoolExecutor(max(1, num_others), thread_name_prefix=name) as pool:
-        for _ in range(num_others):
-            pool.submit(each.run)
-        each.run()
-    each.check()
+        share(num_items, work, begin=pool.submit, num_others=num_others)
+
+
+def share(
+    num_items: int,
+    work: Callable[[int], None],
+    *,
+    begin: Callable[[Callable[[], None]], Future[None]],
+    num_others: int,
+) -> None:
+    """Call `work` with every number below `num_items`, here and in others, which `begin` starts.
+
+    Blocks: until all that was begun is done. After an error nothing more is begun, so that a wrong URL among thousands
+    shows at once; the one of the lowest number is raised.
+    """
+    numbers, lock = iter(range(num_items)), threading.Lock()
+    errors: list[tuple[int, BaseException]] = []
+
+    def run() -> None:
+        i: int | None = None
+        try:
+            while not errors:
+                with lock:
+                    i = next(numbers, None)
+                if i is None:
+                    return
+                work(i)
+        except BaseException as error:
+            # Ctrl-C counts more than what else failed.
+            errors.append((i or 0 if isinstance(error, Exception) else -1, error))
+
+    others = [begin(run) for _ in range(num_others)]
+    run()
+    for other in others:
+        if not other.cancel():  # else all was done before it came to it
+            other.result()
+    if errors:
+        raise min(errors, key=lambda pair: pair[0])[1]
