@@ -12,9 +12,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed, wait
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from stoker.errors import SourceCorruptError, SourceError, SourceMissingError, without_secrets
@@ -72,19 +71,14 @@ class WrongArgumentError(ValueError):
 
 
 class StoreError(OSError):
-    """What a store answered, in plain words.
-
-    Attributes:
-        status: The number of the answer; None where there was none.
-    """
+    """What a store answered, in plain words, and the number of its answer, if there was one."""
 
     def __init__(self, words: str, *, status: int | None) -> None:
         super().__init__(words)
         self.status = status
 
 
-# Of what a client says.
-_MOST_REASON = 240
+_MOST_REASON = 240  # characters of what a client says
 # pyarrow counts the columns that it was asked for, which nobody else knows.
 _COUNTED = re.compile(r"^Column \d+ named\b")
 
@@ -132,7 +126,9 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
     except (SourceError, WrongArgumentError):
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        first = _first_cause(error)
+        first: BaseException = error
+        while isinstance(first, FileNotFoundError) and first.__cause__ is not None:
+            first = first.__cause__  # fsspec says so of a file on a server that does not answer
         if isinstance(first, (FileNotFoundError, NotADirectoryError)) or getattr(first, "status", None) in _GONE:
             raise SourceMissingError(f"nothing is stored at {url}: check the name", url=url) from error
         raise _failure(first, url, doing=doing) from first
@@ -142,13 +138,6 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
         raise SourceError(f"no permission while {doing} {url} ({_first_line(error)}): {_RENEW}", url=url) from error
     except Exception as error:
         raise _failure(error, url, doing=doing) from error
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return why something is not there: fsspec says so of a file on a server that does not answer."""
-    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
@@ -225,12 +214,7 @@ _MOST_WAIT_S = 30.0
 
 
 class RetryingStorage(Around):
-    """`inner`, with every failure as `SourceError`, after 4 tries where trying again may help.
-
-    Args:
-        inner: As for `Around`.
-        wait: Waits between two tries, by the seconds it is given; if it returns True the failure is raised at once.
-    """
+    """`inner`, with every failure as `SourceError`, after 4 tries where trying again may help, and `wait` between."""
 
     def __init__(self, inner: Storage | Callable[[], Storage], *, wait: Wait = time.sleep) -> None:
         super().__init__(inner)
@@ -247,15 +231,14 @@ class RetryingStorage(Around):
                 with translated(url, doing=doing):
                     return call()
             except Exception as error:
-                if not is_transient(error):
-                    _forget_secrets(error)
-                    raise
-                wait_s = _FIRST_WAIT_S * _WAIT_FACTOR ** (attempt - 1) * random.uniform(*_JITTER)
-                pause_s = max(wait_s, min(retry_after_s(error), _MOST_WAIT_S))
-                if attempt == NUM_TRIES or self._wait(pause_s) is True:
+                if is_transient(error):
+                    wait_s = _FIRST_WAIT_S * _WAIT_FACTOR ** (attempt - 1) * random.uniform(*_JITTER)
+                    pause_s = max(wait_s, min(retry_after_s(error), _MOST_WAIT_S))
+                    if attempt < NUM_TRIES and self._wait(pause_s) is not True:
+                        continue
                     error.add_note(f"given up after {attempt} tries")
-                    _forget_secrets(error)
-                    raise
+                _forget_secrets(error)
+                raise
         raise AssertionError("unreachable")
 
 
@@ -270,16 +253,10 @@ def _forget_secrets(error: BaseException) -> None:
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
-    """Return what a call gives, which another thread makes and which is left to itself after a while.
-
-    Raises:
-        TimeoutError: It gave nothing in time.
-    """
-    answers = _asked(call, SimpleQueue())
-    try:
-        answer = answers.get(timeout=limit_s)
-    except Empty:
-        raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s") from None
+    """Return what a call gives, which another thread makes; after a while it is left to itself by a `TimeoutError`."""
+    answer = _asked(call)
+    if wait([answer], limit_s).not_done:
+        raise TimeoutError(f"nothing answers at the store: not within {limit_s:.0f} s")
     return answer.result()
 
 
@@ -289,31 +266,26 @@ def hedged(patience_s: float, call: Callable[[], T], may_ask_again: Callable[[],
         first   |··············patience··············|·······················x   left to itself
         second                                       |·······|                   taken
 
-    Raises:
-        BaseException: What the call raised, when there is no other one to wait for.
+    What the call raised is raised when there is no other one to wait for.
     """
-    answers = _asked(call, SimpleQueue())
-    try:
-        answer = answers.get(timeout=patience_s)
-    except Empty:
-        if is_hedged := may_ask_again():
-            _asked(call, answers)
-        answer = answers.get()
-        if is_hedged and answer.exception() is not None:
-            answer = answers.get()
+    answers = [_asked(call)]
+    if wait(answers, patience_s).not_done and may_ask_again():
+        answers.append(_asked(call))
+    for answer in as_completed(answers):
+        if answer.exception() is None:
+            break
     return answer.result()
 
 
-def _asked(call: Callable[[], T], answers: SimpleQueue[Future[T]]) -> SimpleQueue[Future[T]]:
-    """Make a call in a thread of its own, which puts the answer there. It ends when the client gives up."""
+def _asked(call: Callable[[], T]) -> Future[T]:
+    """Make a call in a thread of its own, which ends when the client gives up."""
+    answer: Future[T] = Future()
 
     def ask() -> None:
-        answer: Future[T] = Future()
         try:
             answer.set_result(call())
         except BaseException as error:
             answer.set_exception(error)
-        answers.put(answer)
 
     threading.Thread(target=ask, name="store-call", daemon=True).start()
-    return answers
+    return answer
