@@ -37,6 +37,7 @@ from typing import TypeAlias
 
 from stoker.errors import CacheError
 from stoker.host.forks import close_here, closed_in_forks, open_in_forks, this_process
+from stoker.storage.files import SAFELY, open_plain
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """What a full disk answers."""
@@ -45,10 +46,7 @@ FOLDER_VERSION = 2
 SUFFIX = ".safetensors"
 _MARKER = "stoker-cache.json"
 _FOLDERS = ("chunks", "tmp", "datasets", "checked", "source")
-_FILES = ("usage", "locks")
 _numbers = itertools.count()
-# A fifo must not be waited for, and a terminal must not become ours.
-_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # File systems stamp changes with a clock of up to 10 ms a tick: two changes within one look like one. A file that this
 # process did not write is noted only once its last change is older than that, so that a later change shows.
@@ -61,14 +59,14 @@ FileVersion: TypeAlias = tuple[int, int, int]
 
 
 class Files:
-    """Every change the cache makes to its disk: a crash can fall between any two of these calls, and nowhere else.
+    """Every change the cache makes to its disk, by names in folders that descriptors stand for.
 
-    Each file is named in the folder that a descriptor stands for.
+    A crash can fall between any two of these calls, and nowhere else.
     """
 
     def create(self, folder: int, name: str, *, size_bytes: int = 0, mode: int = 0o600) -> int:
         """Return a descriptor, open for reading and writing, of a new file of `size_bytes` zeros."""
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY, mode, dir_fd=folder)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, mode, dir_fd=folder)
         try:
             if mode != 0o600:
                 os.fchmod(fd, mode)  # whatever the umask
@@ -90,10 +88,8 @@ class Files:
         """Have the disk find room for the first `size_bytes` of a file, where the file system can.
 
         A full disk then says so before anything is written; and what was found is not looked for again, 4 KiB at a
-        time, by each write: on ext4 that is half of what writing into the page cache costs.
-
-        Raises:
-            OSError: There is no room. Anything else that is wrong shows when the file is written.
+        time, by each write: on ext4 that is half of what writing into the page cache costs. Anything else that is wrong
+        shows when the file is written.
         """
         fallocate = _fallocate()
         if fallocate is not None and fallocate(fd, 0, 0, size_bytes) != 0:
@@ -131,16 +127,10 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
 
 
 class Folder:
-    """A cache folder, opened.
+    """A cache folder, opened; made if it is not there. It may be named through links: they are the caller's.
 
-    Args:
-        path: The folder; made if it is not there. It may be named through links: they are the caller's.
-        files: Makes all changes to it.
-        is_shared: Whether other users of its group use it, too; then they may write to what is made.
-
-    Attributes:
-        writer: What this process is called where it writes files aside.
-        root: Descriptor of it; `chunks`, `tmp`, `datasets`, `checked` are those of the folders in it.
+    `root`, `chunks`, `tmp`, `datasets` and `checked` are descriptors of it and of the folders in it. Where it is
+    shared, users of its group may write to what is made. This process is called `writer` where it writes files aside.
 
     Raises:
         CacheError: It holds something else, is of another version or another user's, or has something in the way.
@@ -180,19 +170,19 @@ class Folder:
 
     def _check_marker(self) -> None:
         """Raise where this is a cache of another version, or what says that it is one is not there and files are."""
-        version = self._version
-        if isinstance(version, int) and version != FOLDER_VERSION:
-            raise CacheError(
-                f"{self.path} is a cache of version {version}, this Stoker uses version {FOLDER_VERSION}; "
-                f"give another folder, or remove this one",
-                path=self.path,
+        version, what = self._version, ""
+        if version is None:
+            names = sorted(name for name, _ in _scan(self.root))
+            strange = [name for name in names if not name.startswith((*_FOLDERS, "usage", "locks", _MARKER))]
+            if strange:
+                what = f"is no Stoker cache: it holds {strange[0]!r}; give a folder of its own"
+        elif isinstance(version, int) and version != FOLDER_VERSION:
+            what = (
+                f"is a cache of version {version}, this Stoker uses version {FOLDER_VERSION}; give another folder, or "
+                "remove this one"
             )
-        known = (*_FOLDERS, *_FILES, _MARKER)
-        strange = sorted(name for name, _ in _scan(self.root) if not name.startswith(known)) if version is None else []
-        if strange:
-            raise CacheError(
-                f"{self.path} is no Stoker cache: it holds {strange[0]!r}; give a folder of its own", path=self.path
-            )
+        if what:
+            raise CacheError(f"{self.path} {what}", path=self.path)
 
     def mark(self) -> None:
         """Write the marker where there is none that can be read: all of it at once, and never in place of another."""
@@ -208,43 +198,41 @@ class Folder:
     def _opened(self, name: str) -> int:
         """Return a descriptor of a folder in it, which is made if it is not there."""
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFELY, dir_fd=self.root)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | SAFELY, dir_fd=self.root)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=self.root)
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFELY, dir_fd=self.root)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | SAFELY, dir_fd=self.root)
             if self._is_shared and os.fstat(fd).st_uid == os.geteuid():
                 os.fchmod(fd, self._folder_mode)
         except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
             path = self.path / name
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                what = "a link" if path.is_symlink() else "no folder"
-                raise CacheError(
-                    f"{path} is {what} where a folder of the cache should be: remove it", path=path
-                ) from None
-            raise
+            what = "a link" if path.is_symlink() else "no folder"
+            raise CacheError(f"{path} is {what} where a folder of the cache should be: remove it", path=path) from None
         self._fds.append(fd)
         self._check_owner(os.fstat(fd), name)
         return fd
 
     def _check_owner(self, about: os.stat_result, name: str) -> None:
-        """Raise where others could have put chunks there, and nobody said that they may."""
-        # Root may do anything anyway.
+        """Raise where others could have put chunks there, and nobody said that they may; root may do so anyway."""
+        is_all = about.st_mode & 0o002
         if about.st_uid not in (os.geteuid(), 0) and not self._is_shared:
-            raise CacheError(
-                f"{self.path / name} belongs to {_user(about.st_uid)}, and this process to {_user(os.geteuid())}, who "
-                f"would believe what lies there: give a folder of your own, or share one on purpose by "
-                f"stoker.Cache(..., is_shared=True), or --shared",
-                path=self.path,
+            what = (
+                f"belongs to {_user(about.st_uid)}, and this process to {_user(os.geteuid())}, who would believe what "
+                "lies there: give a folder of your own"
             )
-        if about.st_mode & (0o002 if self._is_shared else 0o022):
-            is_all = about.st_mode & 0o002
-            way_out = "" if is_all else ", or share it on purpose by stoker.Cache(..., is_shared=True), or --shared"
-            raise CacheError(
-                f"{self.path / name} may be written to by {'everybody' if is_all else 'a group'}, so what lies there "
-                f"cannot be believed: take that right away (chmod -R go-w){way_out}",
-                path=self.path,
+        elif is_all or (about.st_mode & 0o020 and not self._is_shared):
+            what = (
+                f"may be written to by {'everybody' if is_all else 'a group'}, so what lies there cannot be believed: "
+                "take that right away (chmod -R go-w)"
             )
+        else:
+            return
+        if not is_all:
+            what += ", or share it on purpose by stoker.Cache(..., is_shared=True), or --shared"
+        raise CacheError(f"{self.path / name} {what}", path=self.path)
 
     @property
     def is_in_place(self) -> bool:
@@ -263,14 +251,14 @@ class Folder:
         """
         for _ in range(2):
             try:
-                fd, is_writable = os.open(name, os.O_RDWR | _SAFELY, dir_fd=self.root), True
+                fd, is_writable = os.open(name, os.O_RDWR | SAFELY, dir_fd=self.root), True
             except FileNotFoundError:
                 with contextlib.suppress(FileExistsError):
                     return self.files.create(self.root, name, mode=self.file_mode), True
                 continue
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
-                    fd, is_writable = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=self.root), False
+                    fd, is_writable = os.open(name, os.O_RDONLY | SAFELY, dir_fd=self.root), False
                 else:
                     self.files.remove(self.root, name)
                     continue
@@ -286,7 +274,7 @@ class Folder:
 
     def read_small(self, folder: int, name: str) -> bytes:
         """Return the content of a small file; a `FileNotFoundError` says that there is none that is a plain file."""
-        fd, about = _open_plain(folder, name)
+        fd, about = open_plain(name, folder)
         with os.fdopen(fd, "rb") as file:
             if about.st_size > _MAX_SMALL_BYTES:
                 raise FileNotFoundError(errno.EFBIG, f"{name} is none of ours")
@@ -313,7 +301,7 @@ class Folder:
 
     def renew(self, folder: int, name: str) -> None:
         """Set the times of a small file to now, if it is this user's and no name of something else."""
-        fd, about = _open_plain(folder, name)
+        fd, about = open_plain(name, folder)
         try:
             if about.st_nlink != 1:
                 raise OSError(errno.EMLINK, f"{name} has another name")
@@ -338,8 +326,8 @@ class Folder:
         return about if stat.S_ISREG(about.st_mode) else None
 
     def open_chunk(self, key: str) -> tuple[int, os.stat_result]:
-        """Return a chunk, open for reading, and what the system tells of its file, as `_open_plain` does."""
-        return _open_plain(self.chunks, key + SUFFIX)
+        """Return a chunk, open for reading, and what the system tells of its file, as `open_plain` does."""
+        return open_plain(key + SUFFIX, self.chunks)
 
     def remove(self, key: str) -> int | None:
         """Remove a chunk, and return how large it was; None where it was not there. Maps of it stay readable."""
@@ -420,21 +408,6 @@ class Folder:
             os.close(self._fds.pop())
 
 
-def _open_plain(folder: int, name: str) -> tuple[int, os.stat_result]:
-    """Return a plain file, open for reading, and what the system tells of it; a `FileNotFoundError` where none is."""
-    try:
-        fd = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=folder)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from None
-        raise
-    about = os.fstat(fd)
-    if not stat.S_ISREG(about.st_mode):
-        os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
-    return fd, about
-
-
 def _is_chunk(name: str, about: os.stat_result) -> bool:
     return name.endswith(SUFFIX) and stat.S_ISREG(about.st_mode)
 
@@ -497,8 +470,7 @@ _SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _SET_AND_WAIT = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
 _GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 
-# A lock's place is below 2**62. Two names that share a place only wait for each other.
-_PLACE_BITS = 62
+_PLACE_BITS = 62  # two names that share a place only wait for each other
 _BUSY = (errno.EAGAIN, errno.EACCES)
 
 
@@ -542,11 +514,7 @@ class Locks:
         """Return the lock, or None where another thread, store or process holds it. Never waits.
 
         It is held until it is closed, or the process ends. A name is a chunk's key, a data set's fingerprint or a
-        writer's name, none of which is like another.
-
-        Raises:
-            CacheError: The file system knows no locks, or this was closed.
-            RuntimeError: This is a fork.
+        writer's name, none of which is like another. A `CacheError` says that the file system knows no locks.
         """
         if not (is_shared or self.is_writable):
             return None

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import mmap
+import os
 import threading
 import zlib
 from collections import Counter, OrderedDict
@@ -27,7 +28,7 @@ from stoker.parquet.footer_numbers import Numbers, read_numbers
 from stoker.parquet.naming import named
 from stoker.parquet.schema import Layout
 from stoker.storage.failures import decoding
-from stoker.storage.files import open_small, write_aside
+from stoker.storage.files import open_plain, write_aside
 from stoker.storage.storage import ObjectInfo, Storage, read_of, version_reader
 
 # One read gets the whole footer of nearly every file: footers take about 100 bytes a column and row group.
@@ -301,7 +302,7 @@ def _read_kept(path: Path) -> dict[ObjectInfo, _Packed]:
     """Return the kept footers, which are mapped: another file in their place changes nothing."""
     found: dict[ObjectInfo, _Packed] = {}
     try:
-        with open_small(path) as kept:
+        with os.fdopen(open_plain(path)[0], "rb") as kept:
             content = mmap.mmap(kept.fileno(), 0, access=mmap.ACCESS_READ)
         at = 0
         while at < len(content):

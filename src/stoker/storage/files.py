@@ -26,6 +26,8 @@ import pyarrow.ipc as ipc
 
 _log = logging.getLogger("stoker")
 
+# A file of ours is never a link. A fifo must not be waited for, and a terminal must not become ours.
+SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 # A process that was killed while writing leaves its draft; an hour later nobody is writing it any more.
 _STALE_S = 3600.0
 _MAGIC_BYTES, _DIGEST_BYTES = 8, 16
@@ -44,8 +46,8 @@ def write_aside(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             _remove_stale(folder, path.name)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(draft, flags, 0o600, dir_fd=folder), "w+b") as file:
+            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600, dir_fd=folder)
+            with os.fdopen(fd, "w+b") as file:
                 write(file)
             os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
@@ -58,18 +60,22 @@ def write_aside(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
     return True
 
 
-def open_small(path: Path) -> IO[bytes]:
-    """Return a file of ours, open for reading; nothing that has its place is waited for.
+def open_plain(name: str | Path, folder: int | None = None) -> tuple[int, os.stat_result]:
+    """Return a plain file, open for reading, and what the system tells of it; a `FileNotFoundError` where none is.
 
-    Raises:
-        FileNotFoundError: There is none that is a plain file.
-        OSError: It cannot be opened.
+    It is named in the folder that a descriptor stands for, if there is one.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        fd = os.open(name, os.O_RDONLY | SAFELY, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from None
+        raise
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, f"{path} is no plain file")
-    return os.fdopen(fd, "rb")
+        raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
+    return fd, about
 
 
 def _remove_stale(folder: int, name: str) -> None:
@@ -103,7 +109,7 @@ def keep_tables(path: Path, magic: bytes, tables: Sequence[pa.Table], *, compres
 def kept_tables(path: Path, magic: bytes, what: str) -> list[pa.Table] | None:
     """Return what `keep_tables` wrote, mapped; None where nothing is kept, or it is damaged and `what` is done."""
     try:
-        with open_small(path) as file:
+        with os.fdopen(open_plain(path)[0], "rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         return None
