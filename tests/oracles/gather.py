@@ -67,9 +67,10 @@ def laid_out(spec: Spec, chunks: Sequence[Chunk]) -> tuple[WindowChunks, list[tu
     for chunk in chunks:
         arrays = [chunk.records] if chunk.records.shape[1] else []
         if (strips := make_strips(spec, chunk.lists)) is not None:
-            content = np.empty(int(strips.begins[-1]), np.uint8)
-            strips.lay(content, 0, len(strips.places))
-            arrays += [strips.places, content]
+            places, begins, lay = strips
+            content = np.empty(int(begins[-1]), np.uint8)
+            lay(content, 0, len(places))
+            arrays += [places, content]
         else:
             arrays += [array for lists in chunk.lists.values() for array in (lists.offsets, lists.values)]
         contents.append(arrays)

@@ -16,8 +16,7 @@ A run ends where any bit of any field that is shared changes, so every sample ge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,8 +27,7 @@ from stoker.cache.format import STRIP_UNIT_BYTES
 from stoker.columns import BatchColumns, Packable, Pieces, in_pieces, joined
 from stoker.errors import FieldError
 from stoker.fields.offsets import Bools, Int64, offsets_of, ranges
-from stoker.fields.spec import Array, Entry, Ragged, Spec, run_name
-from stoker.host.forks import cached_property
+from stoker.fields.spec import Array, Ragged, Spec, run_name
 
 _MOST_NUMBER = 2**32 - 1
 
@@ -120,45 +118,26 @@ def record_packer(fields: Packable, spec: Spec) -> RecordPacker:
     return packer
 
 
-@dataclass(frozen=True, eq=False)
-class Strips:
-    """The lists of N rows, of several fields, about to be laid side by side.
+Strips: TypeAlias = tuple[npt.NDArray[np.uint32], Int64, Callable[[Array, int, int], None]]
+"""The lists of N rows, of F fields, about to be laid side by side: three things.
 
-    Attributes:
-        entries: The fields, in the order in which they lie in a strip.
-        lists: Of each field; the values as `Pieces`.
-        places: Of each row: where its strip begins, in units of 8 bytes, and how many values of each field it has.
-            Shape [N, 1 + F].
-        begins: Where the strip of each row begins, and the last one ends, in bytes. Shape [N + 1].
-    """
-
-    entries: tuple[Entry, ...]
-    lists: tuple[Ragged, ...]
-    places: npt.NDArray[np.uint32]
-    begins: Int64
-
-    @cached_property
-    def _packer(self) -> ListPacker:
-        packer = ListPacker()
-        for entry, lists in zip(self.entries, self.lists, strict=True):
-            packer.add_field(np.ascontiguousarray(lists.offsets), entry.value_bytes, lists.values.arrays)
-        return packer
-
-    def lay(self, block: Array, start: int, stop: int) -> None:
-        """Lay the strips of rows [start, stop) at the beginning of `block`, uint8."""
-        self._packer.pack(block, self.places, start, stop)
+Of each row, where its strip begins, in units of 8 bytes, and how many values of each field it has, shape [N, 1 + F].
+Where each strip begins, and the last one ends, in bytes, shape [N + 1]. What lays those of rows [start, stop) where a
+block begins, uint8.
+"""
 
 
 def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
     """Return the strips of a table; None where its lists do not lie side by side. Too many for a chunk raise."""
     if not spec.strip:
         return None
-    lists = []
+    packer = ListPacker()
+    counts = []
     for entry in spec.strip:
         field = arrays[entry.name]
         assert isinstance(field, Ragged)
-        lists.append(Ragged(in_pieces(field.values), field.offsets))
-    counts = [np.diff(one.offsets) for one in lists]
+        packer.add_field(np.ascontiguousarray(field.offsets), entry.value_bytes, in_pieces(field.values).arrays)
+        counts.append(np.diff(field.offsets))
     num_bytes = sum(count * entry.value_bytes for entry, count in zip(spec.strip, counts, strict=True))
     ends = offsets_of(-(-num_bytes // STRIP_UNIT_BYTES))
     if max(int(ends[-1]), *(int(count.max(initial=0)) for count in counts)) > _MOST_NUMBER:
@@ -169,4 +148,4 @@ def make_strips(spec: Spec, arrays: Packable) -> Strips | None:
             columns=[entry.name for entry in spec.strip],
         )
     places = np.stack([ends[:-1], *counts], axis=1).astype(np.uint32)
-    return Strips(spec.strip, tuple(lists), places, ends * STRIP_UNIT_BYTES)
+    return places, ends * STRIP_UNIT_BYTES, lambda block, start, stop: packer.pack(block, places, start, stop)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import xxhash
@@ -52,14 +52,9 @@ def prepare_chunk(
     about: Mapping[str, object] | None = None,
     page_bytes: int = PAGE_BYTES,
 ) -> NewChunk:
-    """Return a chunk that can be written, and whose size is known.
+    """Return a chunk that can be written, and whose size is known; `about` tells what made it, as JSON can write it.
 
-    Args:
-        arrays: The fields, each with N rows.
-        spec: What a sample is.
-        num_samples: N.
-        about: What made the chunk, as JSON can write it.
-        page_bytes: Records begin at a multiple of it and fill a multiple of it.
+    Records begin at a multiple of `page_bytes` and fill a multiple of it.
 
     Raises:
         FieldMismatchError: The arrays do not fit the spec exactly.
@@ -71,8 +66,7 @@ def prepare_chunk(
     check_names(spec)
     rows = split(arrays, spec, num_samples=num_samples)
     tables = [*zip(table_names(spec), spec.tables, rows, strict=True)]
-    items = list(_items(tables, page_bytes))
-    behind, data_bytes = _plan(items)  # offsets count from the end of the header
+    behind, writers, data_bytes = _lay_out(tables, page_bytes)
     shared = {
         key: {"run": run_name(key), "num_runs": num_runs, "record": describe_record(table)}
         for key, table, (num_runs, _) in zip(spec.keys, spec.tables[1:], rows[1:], strict=True)
@@ -90,85 +84,73 @@ def prepare_chunk(
     }
     make_header = partial(header_bytes, behind, data_bytes, metadata, page_bytes)
     num_bytes = len(make_header(dict.fromkeys(behind, NO_CHECKSUM)))
-    places = {name: replace(it, offset_bytes=num_bytes + it.offset_bytes) for name, it in behind.items()}
-    planned = ChunkHeader(str((about or {}).get("key", "")), num_samples, spec, places, num_bytes + data_bytes)
-    write = partial(_write_file, planned=planned, begin=num_bytes, make_header=make_header, items=items)
-    return planned.size_bytes, write
+    key, size_bytes = str((about or {}).get("key", "")), num_bytes + data_bytes
+
+    def write(fd: int, files: Files) -> ChunkHeader:
+        """Write the file, the header last: one that was cut off has none, or fewer bytes than its header says."""
+        if size_bytes >= _RESERVED_BYTES:
+            files.reserve(fd, size_bytes)
+        blocks = Blocks(fd, files, begin=num_bytes)
+        places: dict[str, ArrayPlace] = {}
+        for name, write_array in writers.items():
+            offset_bytes = num_bytes + behind[name].offset_bytes
+            blocks.skip_to(offset_bytes)
+            places[name] = replace(behind[name], offset_bytes=offset_bytes, checksum=write_array(blocks))
+        blocks.skip_to(size_bytes)
+        blocks.close(make_header({name: place.checksum for name, place in places.items()}))
+        return ChunkHeader(key, num_samples, spec, places, size_bytes)
+
+    return size_bytes, write
 
 
-def _write_file(
-    fd: int,
-    files: Files,
-    *,
-    planned: ChunkHeader,
-    begin: int,
-    make_header: Callable[[Mapping[str, str]], bytes],
-    items: Sequence[_Item],
-) -> ChunkHeader:
-    """Write the file, and return what its header says.
+def _lay_out(
+    tables: Sequence[tuple[str, Spec, TableRows]], page_bytes: int
+) -> tuple[dict[str, ArrayPlace], dict[str, Callable[[Blocks], str]], int]:
+    """Return where arrays lie behind the header, what writes each and returns its checksum, and where they end.
 
-    The header is written last, in one call with what shares its huge page: a file that was cut off while being written
-    has no header, or fewer bytes than its header says.
+    In the order of the file: the records of all tables, then their lists.
     """
-    if planned.size_bytes >= _RESERVED_BYTES:
-        files.reserve(fd, planned.size_bytes)
-    blocks = Blocks(fd, files, begin=begin)
-    checksums: dict[str, str] = {}
-    for item in items:
-        blocks.skip_to(planned.arrays[item.name].offset_bytes)
-        checksums[item.name] = item.write(blocks)
-    blocks.skip_to(planned.size_bytes)
-    blocks.close(make_header(checksums))
-    arrays = {name: replace(place, checksum=checksums[name]) for name, place in planned.arrays.items()}
-    return replace(planned, arrays=arrays)
+    places: dict[str, ArrayPlace] = {}
+    writers: dict[str, Callable[[Blocks], str]] = {}
+    end = 0
 
+    def add(
+        name: str,
+        write: Callable[[Blocks], str],
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        align_bytes: int = CACHE_LINE_BYTES,
+        behind_bytes: int = 0,
+    ) -> None:
+        nonlocal end
+        places[name], writers[name] = ArrayPlace(end, dtype, tuple(map(int, shape)), NO_CHECKSUM), write
+        # What follows begins at a multiple of `align_bytes`, behind so many zeros at least.
+        end = round_up(end + places[name].size_bytes + behind_bytes, align_bytes)
 
-class _Item(NamedTuple):
-    """One array of a chunk file: `write` writes it and returns its checksum; `behind_bytes` zeros follow at least."""
+    def add_array(name: str, array: Array | Pieces) -> None:
+        add(name, partial(_write_array, array=array), array.shape, array.dtype)
 
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    write: Callable[[Blocks], str]
-    align_bytes: int = CACHE_LINE_BYTES  # what follows begins at a multiple of it
-    behind_bytes: int = 0
-
-
-def _items(tables: Sequence[tuple[str, Spec, TableRows]], page_bytes: int) -> Iterator[_Item]:
-    """Yield the arrays of a chunk, in the order of the file: the records of all tables, then their lists."""
     numbers = np.dtype(np.uint8)
     for name, table, (num_rows, fields) in tables:
         if table.record_bytes:
             write = partial(_write_records, spec=table, num_rows=num_rows, fields=fields)
-            yield _Item(name, numbers, (num_rows, table.record_bytes), write, page_bytes)
-    for table_name, table, (_, fields) in tables:
+            add(name, write, (num_rows, table.record_bytes), numbers, align_bytes=page_bytes)
+    for name, table, (_, fields) in tables:
         if (strips := make_strips(table, fields)) is not None:
-            places, content = strip_names(table_name)
-            yield _array_item(places, strips.places)
+            array, begins, lay = strips
+            add_array(strip_names(name)[0], array)
+            write = partial(_write_rows, begins=cast("Sequence[int]", begins), lay=lay)
             # Whole lines are read of them, the last one from anywhere inside of them.
-            write = partial(_write_rows, begins=cast("Sequence[int]", strips.begins), lay=strips.lay)
-            yield _Item(content, numbers, (int(strips.begins[-1]),), write, behind_bytes=CACHE_LINE_BYTES)
+            add(strip_names(name)[1], write, (int(begins[-1]),), numbers, behind_bytes=CACHE_LINE_BYTES)
         for entry in table.apart:
             values: Any = fields[entry.name]
             *offsets, content = array_names(entry)
-            for name in offsets:
-                yield _array_item(name, values.offsets)
+            for offset_name in offsets:
+                add_array(offset_name, values.offsets)
                 values = values.values
-            yield _array_item(content, values)
-
-
-def _array_item(name: str, array: Array | Pieces) -> _Item:
-    return _Item(name, array.dtype, array.shape, partial(_write_array, array=array))
-
-
-def _plan(items: Sequence[_Item]) -> tuple[dict[str, ArrayPlace], int]:
-    """Return where arrays lie behind the header, and how many bytes they have with the gaps between them."""
-    arrays: dict[str, ArrayPlace] = {}
-    end = 0
-    for item in items:
-        place = arrays[item.name] = ArrayPlace(end, item.dtype, tuple(map(int, item.shape)), "")
-        end = round_up(end + place.size_bytes + item.behind_bytes, item.align_bytes)
-    return arrays, end
+            add_array(content, values)
+    return places, writers, end
 
 
 @lru_cache(maxsize=256)
@@ -226,10 +208,7 @@ def _write_records(blocks: Blocks, *, spec: Spec, num_rows: int, fields: Packabl
 def _write_rows(blocks: Blocks, *, begins: Sequence[int], lay: Callable[[Array, int, int], None]) -> str:
     """Write rows, laid where they are written from: only one that spans two huge pages is copied once more.
 
-    Args:
-        blocks: Where they go.
-        begins: Where each row begins, and the last one ends, in bytes.
-        lay: Lays some rows at the beginning of memory.
+    Each begins at a byte of `begins`, which has their end, too; `lay` lays rows [start, stop) where memory begins.
     """
     digest, start = xxhash.xxh3_64(), 0
     while start < len(begins) - 1:

@@ -165,9 +165,9 @@ def test_strips_laid_in_any_pieces_are_the_same(spec, num_samples, piece_bytes):
     strips = make_strips(spec, arrays)
     if strips is None:
         return
-    begins = strips.begins.tolist()
+    begins, lay = strips[1].tolist(), strips[2]
     laid = np.empty(begins[-1], np.uint8)
-    strips.lay(laid, 0, num_samples)
+    lay(laid, 0, num_samples)
     lists = [arrays[one.name] for one in spec.strip]
     strip = [
         b"".join(one.values[one.offsets[i] : one.offsets[i + 1]].tobytes() for one in lists) for i in range(num_samples)
@@ -178,7 +178,7 @@ def test_strips_laid_in_any_pieces_are_the_same(spec, num_samples, piece_bytes):
     while start < num_samples:
         stop = max(start + 1, bisect_right(begins, begins[start] + piece_bytes) - 1)
         part = np.empty(begins[stop] - begins[start], np.uint8)
-        strips.lay(part, start, stop)
+        lay(part, start, stop)
         assert part.tobytes() == one_by_one[begins[start] : begins[stop]]
         start = stop
 
