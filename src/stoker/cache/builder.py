@@ -56,25 +56,16 @@ class Builder:
         read ─► transform ─► convert ─► publish        for each missing fragment of what is read in one go
 
     Safe to use from several threads. A chunk is built under its lock, so that of all threads and processes one does.
+    `num_computing` threads may decode, transform and convert at a time. With more threads than that, one chunk is
+    fetched, and another one published, while the next one is decoded:
 
-    Args:
-        store: Where chunks go. It is told that the data set is in use.
-        on_stage: Told of each piece of work.
-        num_computing: Threads that may decode, transform and convert at a time. With more threads than that, one chunk
-            is fetched, and another one published, while the next one is decoded:
+        thread 1  |··decode··|publish|~~fetch~~|  wait  |··decode··|
+        thread 2  |~~fetch~~|··decode··|publish|~~fetch~~|
 
-                thread 1  |··decode··|publish|~~fetch~~|  wait  |··decode··|
-                thread 2  |~~fetch~~|··decode··|publish|~~fetch~~|
-
-            Of a huge row group, which one thread reads, others decode some columns and publish what is decoded, as
-            long as they have nothing better to do.
-
-            Were all of them let at it, they would fetch together and compute together, the cores idle in between.
-        num_processes: Processes in which the transform runs; None for the calling thread.
-        substitutes: Whether a chunk that cannot be made of its rows is made of others', see `Substitutes`.
-
-    Raises:
-        ValueError: The transform cannot be sent to a process.
+    Were all of them let at it, they would fetch together and compute together, the cores idle in between. Of a huge row
+    group, which one thread reads, others decode some columns and publish what is decoded, as long as they have nothing
+    better to do. The transform runs in `num_processes`, or in the calling thread; a `ValueError` says that it cannot be
+    sent to one. The store is told that the data set is in use.
     """
 
     def __init__(
@@ -87,9 +78,7 @@ class Builder:
         num_processes: int | None = None,
         substitutes: bool = False,
     ) -> None:
-        self.catalogue = catalogue
-        self.store = store
-        self._on_stage = on_stage
+        self.catalogue, self.store, self._on_stage = catalogue, store, on_stage
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
@@ -101,7 +90,10 @@ class Builder:
         self._finding = threading.Lock()
         self.permits = Permits(num_computing)
         self._helpers = Helpers(self.permits)
-        self._substitutes = Substitutes(catalogue, store, are_wanted=substitutes)
+        self._may_substitute, self._mutex = substitutes, threading.Lock()
+        self._substituted: set[int] = set()  # chunks for whose rows others stand in
+        self._unfit: set[int] = set()  # that cannot be made, and so lend no rows
+        self._said: set[int] = set()
         store.register(
             catalogue.fingerprint,
             name=self._dataset,
@@ -111,27 +103,27 @@ class Builder:
 
     def key(self, i: int) -> str:
         """Return the key under which chunk i is found: its own, or that of the one that stands in for it."""
-        return self._substitutes.key(i) if i in self._substitutes.chunks else self.catalogue.key(i)
+        return substitute_key(self.catalogue, i) if i in self._substituted else self.catalogue.key(i)
 
     def size_of(self, i: int) -> int | None:
         """Return the size of chunk i in bytes, or of the one that stands in for it; None where neither is there."""
         size_bytes = self.store.size_of(self.key(i))
-        if size_bytes is None and self._substitutes.find(i):
+        if size_bytes is None and self._find_substitute(i):
             size_bytes = self.store.size_of(self.key(i))
         return size_bytes
 
     def has(self, i: int) -> bool:
         """Return whether chunk i, or one that stands in for it, is there."""
-        return self.store.has(self.key(i)) or self._substitutes.find(i)
+        return self.store.has(self.key(i)) or self._find_substitute(i)
 
     def is_substituted(self, i: int) -> bool:
         """Return whether other rows stand in for those of chunk i, as far as that is known here or in the store."""
-        return self._substitutes.are_wanted and self.has(i) and i in self._substitutes.chunks
+        return self._may_substitute and self.has(i) and i in self._substituted
 
     @property
     def num_substituted(self) -> int:
         """Chunks whose rows were replaced by others, of those that were built or met here."""
-        return len(self._substitutes.chunks)
+        return len(self._substituted)
 
     @cached_property
     def _coded(self) -> frozenset[str]:
@@ -185,20 +177,12 @@ class Builder:
     ) -> bool:
         """Build chunk i, and what is read in one go with it; return False where somebody else is at it.
 
-        Nothing is decoded that is there: this looks again once it has the lock, or cannot have it.
-
-        Args:
-            i: Number of a fragment.
-            must_be_kept: Whether to raise if the cache folder cannot take it, in place of keeping it in memory.
-            on_published: Told of each chunk when it is there; by helpers, too.
-            is_first: Whether it decides what a sample is.
+        Nothing is decoded that is there: this looks again once it has the lock, or cannot have it. What the cache
+        folder cannot take is kept in memory, unless it must be kept. `on_published` is told of each chunk when it is
+        there; by helpers, too. The first one decides what a sample is.
 
         Raises:
-            SourceError: The rows cannot be read; SourceChangedError where they are not those that were listed.
-            TransformError: The transform failed, or returned another number of rows.
-            FieldMismatchError: Its result does not fit the spec.
-            FieldError: A value cannot become what its field asks for.
-            CacheError: The chunk cannot be published; CacheFullError where there is no room.
+            StokerError: The rows cannot be read, transformed or converted, or the chunk cannot be published.
         """
         spec = None if is_first else self.find_spec()
         keys = {j: self.catalogue.key(j) for j in self.catalogue.unit(i)}
@@ -245,8 +229,7 @@ class Builder:
     def _made(self, i: int, missing: Collection[int], spec: Spec | None) -> Generator[tuple[int, _Made]]:
         """Yield the fields of each missing fragment of a unit, or why it gives none where others may stand in for it.
 
-        Holds a permit to compute while it makes them, and not while bytes come over a network or while
-        the caller publishes.
+        Holds a permit to compute while it makes them, not while bytes come over a network or the caller publishes.
         """
         catalogue, permits, left = self.catalogue, self.permits, set(missing)
         if spec is not None:
@@ -346,56 +329,6 @@ class Builder:
                 is_of_rows=not is_of_surroundings(error),
             ) from error
 
-    def _publish_or_replace(self, j: int, made: _Made, spec: Spec | None, *, must_be_kept: bool) -> None:
-        try:
-            if isinstance(made, StokerError):
-                raise made
-            self._publish(j, self.catalogue.key(j), made, must_be_kept=must_be_kept)
-        except StokerError as error:
-            self._check_replaceable(error)
-            self._replace(j, error, spec, must_be_kept=must_be_kept)
-        else:
-            self._substitutes.chunks.discard(j)
-
-    def _check_replaceable(self, error: Exception) -> None:
-        """Raise the error unless other rows may stand in: not for a network, credentials, a full disk, lost files."""
-        is_of_rows = isinstance(error, SourceCorruptError | FieldError)
-        if isinstance(error, TransformError):
-            is_of_rows = error.is_of_rows
-        if not (is_of_rows and self._substitutes.are_wanted):
-            raise error
-
-    def _replace(self, j: int, error: StokerError, spec: Spec | None, *, must_be_kept: bool) -> None:
-        """Publish a chunk of the rows of the next one that can be made, in place of one that cannot; else raise why."""
-        substitutes = self._substitutes
-        for donor in substitutes.donors(j):
-            is_sound = False
-            try:
-                table, spec_there = self._sound_rows(donor, spec)
-                is_sound = True
-                with self.permits:
-                    self.permits.take()
-                    made = self._convert(j, _cycled(table, int(self.catalogue.num_samples[j])), spec_there)
-                self._publish(j, substitutes.key(j), made, must_be_kept=must_be_kept, donor=donor)
-            except StokerError as other:
-                self._check_replaceable(other)
-                if not is_sound:
-                    substitutes.bad.add(donor)
-                continue
-            substitutes.add(j, f"those of {self.catalogue.fragments[donor]} stand in for them: {error}")
-            return
-        error.add_note("on_error='substitute': none of the chunks behind it can be made either")
-        raise error
-
-    def _sound_rows(self, i: int, spec: Spec | None) -> tuple[pa.Table, Spec]:
-        """Return the rows of a chunk that can be made of all of them, and the spec that these fit; else raise."""
-        with closing(self._read(i, {i})) as tables, self.permits:
-            _, table = next(tables)
-            self.permits.take()
-            arrays, spec = self._convert(i, table, spec)
-            prepare_chunk(arrays, spec, num_samples=int(self.catalogue.num_samples[i]))
-            return table, spec
-
     def _publish(
         self, j: int, key: str, made: tuple[Packable, Spec], *, must_be_kept: bool, donor: int | None = None
     ) -> None:
@@ -421,6 +354,103 @@ class Builder:
                     f"transform return the same names, dtypes and shapes for every table",
                     fragment=str(fragment),
                 ) from None
+
+    # ------------------------------------------------------------------ rows that stand in
+    #
+    #     chunk    0   1   2   3   4      3: a page is corrupt, or the transform fails on it
+    #     rows of  0   1   2   4   4      as many as chunk 3 would have: those of chunk 4 from the beginning, again and
+    #                                     again where it has fewer
+    #
+    # How many samples a chunk has is known beforehand, so no step, rank or resume notices. Which chunk lends its rows
+    # follows from the data set alone: the next in the fixed order, around its end, that can be made itself. The chunk
+    # is kept under a key of its own, so that neither a later repair nor a loader that would raise ever meets it.
+
+    def _publish_or_replace(self, j: int, made: _Made, spec: Spec | None, *, must_be_kept: bool) -> None:
+        try:
+            if isinstance(made, StokerError):
+                raise made
+            self._publish(j, self.catalogue.key(j), made, must_be_kept=must_be_kept)
+        except StokerError as error:
+            self._check_replaceable(error)
+            self._replace(j, error, spec, must_be_kept=must_be_kept)
+        else:
+            self._substituted.discard(j)
+
+    def _check_replaceable(self, error: Exception) -> None:
+        """Raise the error unless other rows may stand in: not for a network, credentials, a full disk, lost files."""
+        is_of_rows = isinstance(error, SourceCorruptError | FieldError)
+        if isinstance(error, TransformError):
+            is_of_rows = error.is_of_rows
+        if not (is_of_rows and self._may_substitute):
+            raise error
+
+    def _replace(self, j: int, error: StokerError, spec: Spec | None, *, must_be_kept: bool) -> None:
+        """Publish a chunk of the rows of one of the next that can be made, in place of one that cannot; else raise why.
+
+        Where not many of these can be made either, the fault is not in the rows of one chunk.
+        """
+        filled = np.flatnonzero(self.catalogue.num_samples)
+        following = np.roll(filled, -int(np.searchsorted(filled, j, side="right"))).tolist()[:_MOST_DONORS]
+        for donor in following:
+            if donor == j or donor in self._unfit:
+                continue
+            is_sound = False
+            try:
+                table, spec_there = self._sound_rows(donor, spec)
+                is_sound = True
+                with self.permits:
+                    self.permits.take()
+                    made = self._convert(j, _cycled(table, int(self.catalogue.num_samples[j])), spec_there)
+                key = substitute_key(self.catalogue, j)
+                self._publish(j, key, made, must_be_kept=must_be_kept, donor=donor)
+            except StokerError as other:
+                self._check_replaceable(other)
+                if not is_sound:
+                    self._unfit.add(donor)
+                continue
+            self._note_substitute(j, f"those of {self.catalogue.fragments[donor]} stand in for them: {error}")
+            return
+        error.add_note("on_error='substitute': none of the chunks behind it can be made either")
+        raise error
+
+    def _sound_rows(self, i: int, spec: Spec | None) -> tuple[pa.Table, Spec]:
+        """Return the rows of a chunk that can be made of all of them, and the spec that these fit; else raise."""
+        with closing(self._read(i, {i})) as tables, self.permits:
+            _, table = next(tables)
+            self.permits.take()
+            arrays, spec = self._convert(i, table, spec)
+            prepare_chunk(arrays, spec, num_samples=int(self.catalogue.num_samples[i]))
+            return table, spec
+
+    def _find_substitute(self, i: int) -> bool:
+        """Return whether what stands in for a chunk is there; it counts as replaced from then on."""
+        is_there = self._may_substitute and self.store.has(substitute_key(self.catalogue, i))
+        if is_there:
+            self._note_substitute(i, "others stand in for them: they could not be made when the cache was filled")
+        return is_there
+
+    def _note_substitute(self, i: int, why: str) -> None:
+        """Note that a chunk is replaced, and say once why and by what."""
+        catalogue = self.catalogue
+        with self._mutex:
+            self._substituted.add(i)
+            is_first, is_new = not self._said, i not in self._said
+            self._said.add(i)
+        if is_first:  # as long as somebody uses them they stay, as other chunks do
+            self.store.register(
+                fingerprint("substitutes", catalogue.fingerprint),
+                name=f"substitutes for chunks of {catalogue.dataset!r}",
+                urls=list(map(str, catalogue.dataset.sources)),
+                keys=lambda: [substitute_key(catalogue, chunk) for chunk in range(len(catalogue))],
+            )
+        if is_new:
+            num, where = int(catalogue.num_samples[i]), catalogue.fragments[i]
+            _log.warning("the %s rows of %s are left out, %s", f"{num:,}", where, why)
+
+
+def substitute_key(catalogue: Catalogue, chunk: int) -> str:
+    """Return the key of what stands in for a chunk: all of the data set decides whose rows these are."""
+    return fingerprint("substitute", {"dataset": catalogue.fingerprint, "chunk": catalogue.key(chunk)})
 
 
 @contextmanager
@@ -453,79 +483,6 @@ def _empty(entry: Entry, num_levels: int) -> Array | Ragged:
     if num_levels:
         return Ragged(_empty(entry, num_levels - 1), np.zeros(1, dtype=np.int64))
     return np.empty((0, *entry.shape), dtype=entry.dtype)
-
-
-# ------------------------------------------------------------------------------------------ rows that stand in
-
-
-class Substitutes:
-    """Which chunks cannot be made of their own rows, as far as that is known here, and whose rows stand in for them.
-
-        chunk    0   1   2   3   4      3: a page is corrupt, or the transform fails on it
-        rows of  0   1   2   4   4      as many as chunk 3 would have: those of chunk 4 from the beginning, again and
-                                        again where it has fewer
-
-    How many samples a chunk has is known beforehand, so no step, rank or resume notices. Which chunk lends its rows
-    follows from the data set alone: the next in the fixed order, around its end, that can be made itself. The chunk is
-    kept under a key of its own, so that neither a later repair nor a loader that would raise ever meets it.
-
-    Safe to use from several threads.
-
-    Attributes:
-        are_wanted: Whether any chunk may be replaced.
-        chunks: Those that are replaced.
-        bad: Those that cannot be made, and so lend no rows.
-    """
-
-    def __init__(self, catalogue: Catalogue, store: Store, *, are_wanted: bool = True) -> None:
-        self._catalogue, self._store, self.are_wanted = catalogue, store, are_wanted
-        self._mutex = threading.Lock()
-        self._said: set[int] = set()
-        self.chunks: set[int] = set()
-        self.bad: set[int] = set()
-
-    def key(self, chunk: int) -> str:
-        """Return the key of what stands in for a chunk: all of the data set decides whose rows these are."""
-        catalogue = self._catalogue
-        return fingerprint("substitute", {"dataset": catalogue.fingerprint, "chunk": catalogue.key(chunk)})
-
-    def find(self, chunk: int) -> bool:
-        """Return whether what stands in for a chunk is there; it counts as replaced from then on."""
-        is_there = self.are_wanted and self._store.has(self.key(chunk))
-        if is_there:
-            self.add(chunk, "others stand in for them: they could not be made when the cache was filled")
-        return is_there
-
-    def donors(self, chunk: int) -> Iterator[int]:
-        """Yield the chunks whose rows may stand in for those of a chunk: the next ones with samples, but not many.
-
-        Where none of these can be made either, the fault is not in the rows of one chunk.
-        """
-        filled = np.flatnonzero(self._catalogue.num_samples)
-        following = np.roll(filled, -int(np.searchsorted(filled, chunk, side="right"))).tolist()
-        yield from (donor for donor in following[:_MOST_DONORS] if donor != chunk and donor not in self.bad)
-
-    def add(self, chunk: int, why: str) -> None:
-        """Note that a chunk is replaced, and say once why and by what."""
-        catalogue = self._catalogue
-        with self._mutex:
-            self.chunks.add(chunk)
-            is_first, is_new = not self._said, chunk not in self._said
-            self._said.add(chunk)
-        if is_first:  # as long as somebody uses them they stay, as other chunks do
-            self._store.register(
-                fingerprint("substitutes", catalogue.fingerprint),
-                name=f"substitutes for chunks of {catalogue.dataset!r}",
-                urls=list(map(str, catalogue.dataset.sources)),
-                keys=lambda: list(map(self.key, range(len(catalogue)))),
-            )
-        if is_new:
-            _log.warning(
-                "the %s rows of %s are left out, %s",
-                f"{int(catalogue.num_samples[chunk]):,}",
-                catalogue.fragments[chunk],
-                why,
-            )
 
 
 def _cycled(table: pa.Table, num_rows: int) -> pa.Table:

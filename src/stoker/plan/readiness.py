@@ -6,12 +6,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stoker.cache.builder import Substitutes
+from stoker.cache.builder import substitute_key
 from stoker.cache.folder import is_cache
 from stoker.cache.mirror import Mirror
 from stoker.cache.store import Store
@@ -51,7 +52,7 @@ def look_for(
             filled = dict.fromkeys([*first, *chunks[one.num_samples[chunks] > 0].tolist()])
             present = _sizes(store, one.catalogue.key, filled)
             if store is not None and substitutes:
-                present |= _sizes(store, Substitutes(one.catalogue, store).key, filled.keys() - present)
+                present |= _sizes(store, partial(substitute_key, one.catalogue), filled.keys() - present)
             absent = [chunk for chunk in filled if chunk not in present]
             num_needed += len(filled)
             missing += [{"chunk": chunk, "fragment": str(one.catalogue.fragments[chunk])} for chunk in absent]
