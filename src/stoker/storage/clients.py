@@ -23,12 +23,9 @@ from urllib.parse import parse_qsl
 from stoker.storage.failures import WrongArgumentError
 from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, split_query
 
-# A packet that was lost on the way to the store is sent again after 1 and 3 s: less would give up before.
-CONNECT_TIMEOUT_S = 3.0
-# Without a single byte. With 4 tries a store that accepts connections and says nothing is given up after 25 s.
-READ_TIMEOUT_S = 5.0
-# Of one request, however slowly it trickles: 16 MiB at 140 kB/s.
-REQUEST_TIMEOUT_S = 120.0
+CONNECT_TIMEOUT_S = 3.0  # a packet that was lost on the way is sent again after 1 and 3 s: less would give up before
+READ_TIMEOUT_S = 5.0  # without a single byte: with 4 tries, a store that says nothing is given up after 25 s
+REQUEST_TIMEOUT_S = 120.0  # of one request, however slowly it trickles: 16 MiB at 140 kB/s
 
 # Option -> what obstore calls it; "" is read here. What pyarrow's clients know besides has no effect on reading.
 _S3 = {
@@ -80,29 +77,17 @@ _LEADING_VARIABLES = {
 
 
 class Client(NamedTuple):
-    """How the client of an object store is made.
+    """How the client of an object store is made."""
 
-    Attributes:
-        kind: Name of its class in `obstore.store`.
-        config: Its settings.
-        limits: Those of its connections, time limits among them.
-        role: For S3: the role to take on, as arguments of `obstore.auth.boto3.StsCredentialProvider`.
-        profile: For S3: the profile whose credentials only boto3 gets.
-    """
-
-    kind: str
+    kind: str  # of `obstore.store`
     config: Mapping[str, Any]
-    limits: Mapping[str, Any]
-    role: Mapping[str, str] | None = None
-    profile: str | None = None
+    limits: Mapping[str, Any]  # of its connections
+    role: Mapping[str, str] | None = None  # of S3, to take on: arguments of `obstore.auth.boto3.StsCredentialProvider`
+    profile: str | None = None  # of S3, whose credentials only boto3 gets
 
 
 def checked_options(scheme: str, *, authority: str, query: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a URL's query and those beside it, which count more, without those that are None.
-
-    Raises:
-        WrongArgumentError: One does not exist or has another type, or the URL holds credentials.
-    """
+    """Return the options of a URL's query and those beside it, which count more, without those that are None."""
     if "@" in authority and scheme in ("s3", "gs", "gcs"):
         # Error messages and logs show URLs.
         raise WrongArgumentError(
@@ -137,11 +122,8 @@ def _typed(scheme: str, name: str, value: Any) -> Any:
 def client_of(scheme: str, *, authority: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> Client:
     """Return how to make the client of a bucket, "name" or "container@account.host".
 
-    Blocks:
-        For a bucket of Amazon's without a region: on one request that asks for it.
-
-    Raises:
-        FileNotFoundError: There is no such bucket.
+    Blocks: for a bucket of Amazon's without a region, on one request that asks for it; a `FileNotFoundError` says that
+    there is none.
     """
     names = _OPTIONS[scheme]
     config = {names[name]: value for name, value in given.items() if names.get(name)}
@@ -199,24 +181,20 @@ def s3_place(given: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     """Return the endpoint of S3 and the region that options, environment and profile name, in this order."""
     profile = _aws_profile(given, environment)
     region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    endpoint = given.get("endpoint_override")
     ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get("ignore_configured_endpoint_urls")
-    if not endpoint and str(ignored).lower() != "true":
-        endpoint = (
-            environment.get("AWS_ENDPOINT_URL_S3")
-            or environment.get("AWS_ENDPOINT_URL")
-            or profile.get("s3.endpoint_url")
-            or profile.get("endpoint_url")
-        )
-    if endpoint:
-        endpoint = endpoint if "://" in endpoint else f"{given.get('scheme') or 'https'}://{endpoint}"
+    places = [given.get("endpoint_override")]
+    if str(ignored).lower() != "true":
+        places += [environment.get("AWS_ENDPOINT_URL_S3"), environment.get("AWS_ENDPOINT_URL")]
+        places += [profile.get("s3.endpoint_url"), profile.get("endpoint_url")]
+    endpoint = next(filter(None, places), None)
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{given.get('scheme') or 'https'}://{endpoint}"
     return endpoint.rstrip("/") if endpoint else None, region or profile.get("region")
 
 
 def _profile_name(given: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    return str(
-        given.get("profile") or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE") or "default"
-    )
+    names = given.get("profile"), environment.get("AWS_PROFILE"), environment.get("AWS_DEFAULT_PROFILE")
+    return str(next(filter(None, names), "default"))
 
 
 def _aws_profile(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:

@@ -44,7 +44,6 @@ _FAR_SLOWER, _LEAST_PEERS, _MOST_PEERS, _REQUESTS_A_HEDGE = 4, 16, 64, 20
 _LEAST_PATIENCE_S = 0.5
 # Some writers (PARQUET-816) give column chunks up to 100 bytes too short; readers read so much more.
 SLACK_BYTES = 128
-_NOTHING = memoryview(b"")
 # What stands before the first column chunk of a file. With it, one range is the beginning of the file: see `Ranges`.
 _MAGIC_BYTES = 4
 
@@ -59,19 +58,14 @@ class ByteRange(NamedTuple):
 class RequestTimes:
     """What requests to a store have taken: how long one waits for its first byte, and how fast the others follow.
 
-    Safe to use from several threads.
-
-    Args:
-        least_patience_s: No request is asked a second time before.
+    Safe to use from several threads. No request is asked a second time before `least_patience_s`.
     """
 
     def __init__(self, *, least_patience_s: float = _LEAST_PATIENCE_S) -> None:
         self._lock = threading.Lock()
         self._least_patience_s = least_patience_s
-        self._latency_s = math.inf
-        self._num = self._num_hedged = 0
-        self._num_bytes = 0
-        self._seconds = 0.0
+        self._latency_s, self._seconds = math.inf, 0.0
+        self._num = self._num_hedged = self._num_bytes = 0
         self._peers: dict[int, deque[float]] = {}  # by the digits of their bytes
 
     def note(self, num_bytes: int, seconds: float) -> None:
@@ -120,15 +114,10 @@ def plan_ranges(
     most_waste: float = math.inf,
     slack_bytes: int = SLACK_BYTES,
 ) -> list[ByteRange]:
-    """Return the ranges to fetch, ascending and apart: every chunk lies in one of them.
+    """Return the ranges to fetch, ascending and apart: every column chunk lies in one of them.
 
-    Args:
-        chunks: What is needed.
-        size_bytes: Size of the file.
-        max_hole_bytes: The largest hole that is read over.
-        most_waste: What all holes that are read over may have together, as a share of what is needed; the smallest
-            ones come first. Those that cost less than a request's headers do not count.
-        slack_bytes: What is read behind each chunk.
+    No hole above `max_hole_bytes` is read over. The smallest ones come first, as long as all of them together have no
+    more than `most_waste` of what is needed; those that cost less than a request's headers do not count.
     """
     spans: list[ByteRange] = []
     for start, stop in sorted(chunks):
@@ -142,15 +131,15 @@ def plan_ranges(
             spans.append(ByteRange(start, stop))
     holes = [after.start - before.stop for before, after in itertools.pairwise(spans)]
     left = most_waste * sum(span.stop - span.start for span in spans)
-    is_read_over = [hole <= min(_LEAST_HOLE_BYTES, max_hole_bytes) for hole in holes]
-    for i in sorted((i for i, is_over in enumerate(is_read_over) if not is_over), key=holes.__getitem__):
-        left -= holes[i]
+    read_over: set[int] = set()
+    for i in sorted(range(len(holes)), key=holes.__getitem__):
+        left -= holes[i] if holes[i] > _LEAST_HOLE_BYTES else 0
         if left < 0 or holes[i] > max_hole_bytes:
             break
-        is_read_over[i] = True
+        read_over.add(i)
     joined = spans[:1]
-    for is_over, span in zip(is_read_over, spans[1:], strict=True):
-        if is_over:
+    for i, span in enumerate(spans[1:]):
+        if i in read_over:
             joined[-1] = ByteRange(joined[-1].start, span.stop)
         else:
             joined.append(span)
@@ -159,19 +148,13 @@ def plan_ranges(
 
 def plan_requests(span: ByteRange, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[ByteRange]:
     """Return `span` cut into requests of about one size, none larger than `max_request_bytes`."""
-    size = span.stop - span.start
-    num_requests = max(1, -(-size // max_request_bytes))
-    each = -(-size // num_requests)
+    size_bytes = span.stop - span.start
+    each = -(-size_bytes // max(1, -(-size_bytes // max_request_bytes)))
     return [ByteRange(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
 
 
 def check_unchanged(info: ObjectInfo, storage: Storage) -> None:
-    """Look the object up again.
-
-    Raises:
-        SourceChangedError: It is not the one that `info` describes.
-        SourceMissingError: It is gone.
-    """
+    """Look the object up again; a `SourceChangedError` says that it is not the one that `info` describes."""
     check_same(info, storage.stat(info.url))
 
 
@@ -179,15 +162,11 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     """Read `spans` of one remote object, several requests at once, all of the version that `info` describes.
 
     Where the storage does not prove that with each read, the object is looked up once more: after the reads, since one
-    overwritten between a look-up and a read would be kept as the old one. A request that is far slower than its peers
-    is asked a second time, and the other answer is left to itself.
-
-    Raises:
-        SourceError: A read fails, also when tried again.
-        SourceChangedError: The object is another one by now.
+    overwritten between a look-up and a read would be kept as the old one: a `SourceChangedError` says so. A request
+    that is far slower than its peers is asked a second time, and the other answer is left to itself.
     """
     requests = [request for span in spans for request in plan_requests(span)]
-    parts: list[memoryview] = [_NOTHING] * len(requests)
+    parts = [memoryview(b"")] * len(requests)
 
     def read(i: int) -> None:
         num_bytes = requests[i].stop - requests[i].start
@@ -212,18 +191,13 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
 
 
 class Ranges:
-    """A file of which some ranges are in memory; what is asked for beyond them is read from the storage.
+    """A file of `size_bytes` of which some ranges are in memory; what else is asked for is read from the storage.
 
     Safe to use from several threads, as long as each reads other column chunks. `on_wait` is called with start and stop
-    in ns, in the thread that reads, whenever it had to wait.
-
-    Attributes:
-        size_bytes: Of the file.
-        num_bytes: Bytes read so far.
-        may_jump: Whether any bytes of it can be looked at, in any order, for next to nothing.
+    in ns, in the thread that reads, whenever it had to wait. `num_bytes` have been read so far.
     """
 
-    may_jump = True
+    may_jump = True  # any bytes of it can be looked at, in any order, for next to nothing
 
     def __init__(
         self,
@@ -234,12 +208,9 @@ class Ranges:
         on_wait: Callable[[int, int], None] | None = None,
     ) -> None:
         self.size_bytes = info.size_bytes
-        self._info = info
-        self._storage = storage
-        self._on_wait = on_wait
+        self._info, self._storage, self._on_wait = info, storage, on_wait
         self._counting = threading.Lock()
-        self._spans = [span for span, _ in parts]
-        self._views = [view for _, view in parts]
+        self._spans, self._views = [span for span, _ in parts], [view for _, view in parts]
         self.num_bytes = sum(span.stop - span.start for span in self._spans)
 
     @property
@@ -260,21 +231,17 @@ class Ranges:
             for span, view in zip(self._spans[first:last], there, strict=True)
         ]
         if at < stop:
-            views.append(self._read_now(at, stop))
+            begin = time.perf_counter_ns()
+            self._count(stop - at)
+            views.append(read_of(self._info, self._storage, at, stop - at))
+            if self._on_wait is not None:
+                self._on_wait(begin, time.perf_counter_ns())
         # A column chunk that lies in two requests is joined; what lies in none is read.
         return views[0] if len(views) == 1 else b"".join(views)
 
     def _there(self, first: int, last: int) -> Sequence[memoryview]:
         """Return what the ranges from `first` up to `last` hold."""
         return self._views[first:last]
-
-    def _read_now(self, start: int, stop: int) -> memoryview:
-        begin = time.perf_counter_ns()
-        self._count(stop - start)
-        data = read_of(self._info, self._storage, start, stop - start)
-        if self._on_wait is not None:
-            self._on_wait(begin, time.perf_counter_ns())
-        return data
 
     def _count(self, num_bytes: int) -> None:
         with self._counting:
@@ -288,11 +255,11 @@ class Ranges:
 class RangesFile:
     """Ranges as a file with a place in it, which `pyarrow.PythonFile` wants: one for each reader.
 
-    Only the methods that it calls. `on_read` is called with the place and the bytes of whatever is read, before it is
-    handed out.
+    `on_read` is called with the place and the bytes of whatever is read, before it is handed out.
 
-    pyarrow calls them with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL longer
-    than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it is.
+    pyarrow calls the methods with the GIL, twice for each column. Where many threads fetch, each call waits for the GIL
+    longer than a small column takes to decode: what lies in one piece from the first byte on is given to pyarrow as it
+    is.
     """
 
     closed = False
@@ -303,8 +270,8 @@ class RangesFile:
 
     def read(self, num_bytes: int = -1) -> BytesLike:
         """Return the next bytes."""
-        size, start = self._ranges.size_bytes, self._at
-        stop = size if num_bytes < 0 else min(start + num_bytes, size)
+        size_bytes, start = self._ranges.size_bytes, self._at
+        stop = size_bytes if num_bytes < 0 else min(start + num_bytes, size_bytes)
         self._at = max(start, stop)
         found = self._ranges.get(start, stop) if stop > start else b""
         if self._on_read is not None:

@@ -27,17 +27,10 @@ _MOST_PAGE_BYTES, _MOST_WORDS_BYTES = 32 << 20, 1 << 20
 def storage_for(
     url: str, *, storage_options: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
 ) -> Storage:
-    """Return the storage that opens `url`.
+    """Return the storage that opens a path or a URL, with the options that its client takes.
 
-    Args:
-        url: A path, a file:// URL, or a URL of a store.
-        storage_options: What the client of the store takes: see `clients.py`, or the fsspec file system.
-        environment: The variables of the environment, as they were when the data set was opened; None: as they are.
-
-    Raises:
-        ValueError: No installed client knows the scheme, and the message says what to install; or the client does not
-            take these options, and it names those that exist.
-        Exception: Whatever a client raises that cannot be set up.
+    The variables of the environment are those of now, unless given. A `ValueError` says what to install where nothing
+    that is there knows the scheme, and which options exist; clients that cannot be set up raise what they like.
     """
     scheme = scheme_of(url)
     options = dict(storage_options or {})
@@ -107,13 +100,7 @@ def _with_limits(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class FsspecStorage:
-    """Objects of a file system of fsspec.
-
-    Args:
-        filesystem: The fsspec file system.
-        root_url: What stands before a path of `filesystem` in a URL: "hf://".
-        answer_s: How long the client may take for an answer.
-    """
+    """Objects of a file system of fsspec, before whose paths URLs have `root_url`, such as "hf://"."""
 
     _TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "modificationTime", "modification_time")
     # In the order of trust; the first one that the file system gives is the version.
@@ -127,9 +114,7 @@ class FsspecStorage:
     )
 
     def __init__(self, filesystem: Any, *, root_url: str, answer_s: float = _ANSWER_S) -> None:
-        self._filesystem = filesystem
-        self._root_url = root_url
-        self._answer_s = answer_s
+        self._filesystem, self._root_url, self._answer_s = filesystem, root_url, answer_s
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`."""

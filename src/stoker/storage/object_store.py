@@ -37,9 +37,7 @@ _WORDS = re.compile(r"<(?:Code|Message|AuthenticationErrorDetail)>([^<]*)<")
 # Why a request failed that got no answer, among the causes that obstore prints.
 _CAUSE = re.compile(r"message: \"([^\"]*)\"|ConnectionRefused|dns error|ConnectionReset|UnexpectedEof")
 
-# Process -> its obstore; and where the library lies.
-_modules: dict[object, ModuleType] = {}
-_library: dict[str, Path] = {}
+_modules: dict[object, ModuleType] = {}  # process -> its obstore
 _loading = open_in_forks(threading.Lock())
 
 
@@ -47,9 +45,7 @@ class ObjectStorage:
     """The buckets of one kind of object store."""
 
     def __init__(self, scheme: str, *, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        self._scheme = scheme
-        self._given = given
-        self._environment = environment
+        self._scheme, self._given, self._environment = scheme, given, environment
         self._stores: dict[tuple[object, str], Any] = {}
 
     def list(self, url: str) -> list[ObjectInfo]:
@@ -76,11 +72,7 @@ class ObjectStorage:
         return self._read(url, offset, num_bytes, None)
 
     def read_version(self, info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
-        """Return `num_bytes` from `offset` on of the object as `info` describes it.
-
-        Raises:
-            SourceChangedError: It is another one by now.
-        """
+        """Return `num_bytes` from `offset` on of the object as `info` describes it, else raise `SourceChangedError`."""
         return self._read(info.url, offset, num_bytes, info)
 
     def write(self, url: str, data: BytesLike) -> None:
@@ -187,16 +179,13 @@ def _obstore() -> ModuleType:
     wait there for ever. Such a process loads a second copy of the library, whose threads are its own (80 ms).
     """
     here = this_process()
-    found = _modules.get(here)
-    if found is not None:
-        return found
-    with _loading:
-        if here not in _modules:
-            if _modules:
-                _load_again()
-            _modules[here] = importlib.import_module("obstore")
-            _library.setdefault("path", Path(sys.modules["obstore._obstore"].__file__ or ""))
-        return _modules[here]
+    if here not in _modules:
+        with _loading:
+            if here not in _modules:
+                if _modules:
+                    _load_again()
+                _modules[here] = importlib.import_module("obstore")
+    return _modules[here]
 
 
 def _load_again() -> None:
@@ -204,7 +193,8 @@ def _load_again() -> None:
     # The system takes a file of the same place, or the same number, for the library that it has loaded already.
     is_linux = hasattr(os, "memfd_create")  # from memory, since folders of temporary files may not be run from
     with os.fdopen(os.memfd_create("obstore"), "wb") if is_linux else tempfile.NamedTemporaryFile() as copy:
-        copy.write(_library["path"].read_bytes())
+        first = next(iter(_modules.values()))  # whose own module lies where it is installed
+        copy.write(Path(first._obstore.__file__ or "").read_bytes())
         copy.flush()
         for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
             del sys.modules[name]

@@ -105,11 +105,7 @@ def read_of(info: ObjectInfo, storage: Storage, offset: int, num_bytes: int) -> 
 
 
 class Around:
-    """Another storage, with something done around each call: what is asked of it passes through `_ask`.
-
-    Args:
-        inner: Where the objects are; or what makes it, called when it is first needed.
-    """
+    """Another storage, or what makes it when it is first needed: what is asked of it passes through `_ask`."""
 
     def __init__(self, inner: Storage | Callable[[], Storage]) -> None:
         self._given = inner
@@ -129,9 +125,7 @@ class Around:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return exactly `num_bytes` of the object `url` from `offset` on."""
-        return self._ask(
-            lambda: _exactly(self.inner.read(url, offset, num_bytes), num_bytes, offset), url=url, doing="reading"
-        )
+        return self._read(lambda: self.inner.read(url, offset, num_bytes), url, offset, num_bytes)
 
     @property
     def read_version(self) -> VersionReader | None:
@@ -139,9 +133,18 @@ class Around:
         inner = version_reader(self.inner)
         if inner is None:
             return None
-        return lambda info, offset, num_bytes: self._ask(
-            lambda: _exactly(inner(info, offset, num_bytes), num_bytes, offset), url=info.url, doing="reading"
+        return lambda info, offset, num_bytes: self._read(
+            lambda: inner(info, offset, num_bytes), info.url, offset, num_bytes
         )
+
+    def _read(self, call: Callable[[], BytesLike], url: str, offset: int, num_bytes: int) -> BytesLike:
+        def exactly() -> BytesLike:
+            data = call()
+            if (given := memoryview(data).nbytes) != num_bytes:
+                raise OSError(f"it gave {given:,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
+            return data
+
+        return self._ask(exactly, url=url, doing="reading")
 
     def _ask(self, call: Callable[[], T], *, url: str, doing: str) -> T:  # noqa: ARG002
         """Return what a call of `inner` gives."""
@@ -151,25 +154,12 @@ class Around:
         return f"{type(self).__name__}({self.inner!r})"
 
 
-def _exactly(data: BytesLike, num_bytes: int, offset: int) -> BytesLike:
-    given = memoryview(data).nbytes
-    if given != num_bytes:
-        raise OSError(f"it gave {given:,} of the {num_bytes:,} bytes that were asked for at {offset:,}")
-    return data
-
-
 def check_same(info: ObjectInfo, now: ObjectInfo) -> None:
-    """Compare an object as it was with what the store says of it now.
-
-    Raises:
-        SourceChangedError: They are two.
-    """
-    if now.size_bytes != info.size_bytes or now.version != info.version:
-        what = (
-            f"{info.size_bytes:,} bytes then, {now.size_bytes:,} now"
-            if now.size_bytes != info.size_bytes
-            else f"version {info.version} then, {now.version} now"
-        )
+    """Raise a `SourceChangedError` where an object is not what the store says of it now."""
+    if (now.size_bytes, now.version) != (info.size_bytes, info.version):
+        what = f"version {info.version} then, {now.version} now"
+        if now.size_bytes != info.size_bytes:
+            what = f"{info.size_bytes:,} bytes then, {now.size_bytes:,} now"
         raise SourceChangedError(
             f"{info.url} has changed since the data set was opened ({what}): open it again with refresh=True",
             url=info.url,

@@ -35,17 +35,11 @@ _ESCAPED_GLOB = re.compile("%(2A|3F|5B)", re.IGNORECASE)
 
 
 class Location(NamedTuple):
-    """What a source names, in the words of its storage.
+    """What a source names, in the words of its storage."""
 
-    Attributes:
-        name: The whole source as the URL of one file or folder, each character as it is.
-        folder: For a source that may be a pattern: the folder that the pattern begins in, with "/" at its end.
-        pattern: The glob below that folder; "" where the source is no pattern.
-    """
-
-    name: str
-    folder: str = ""
-    pattern: str = ""
+    name: str  # the whole source as the URL of one file or folder, each character as it is
+    folder: str = ""  # that a pattern begins in, with "/" at its end
+    pattern: str = ""  # the glob below that folder; "" where the source is none
 
 
 def scheme_of(source: Source) -> str:
@@ -60,11 +54,7 @@ def has_scheme(url: str) -> bool:
 
 
 def common_scheme(sources: Sequence[Source]) -> str:
-    """Return the one scheme that all sources have.
-
-    Raises:
-        ValueError: They have several; one data set lives in one storage.
-    """
+    """Return the one scheme that all sources have, else raise a `ValueError`."""
     schemes = sorted({scheme_of(source) for source in sources})
     if len(schemes) > 1:
         raise ValueError(f"one data set lives in one storage, but the sources have the schemes {', '.join(schemes)}")
@@ -72,11 +62,7 @@ def common_scheme(sources: Sequence[Source]) -> str:
 
 
 def check_name(source: Source, *, what: str = "source") -> None:
-    """Look at what can be told of a source without its storage.
-
-    Raises:
-        ValueError: It can name nothing: it is empty, holds a NUL, or is the file:// URL of another machine.
-    """
+    """Raise a `ValueError` where a source can name nothing, as far as that can be told without its storage."""
     if not str(source):
         raise ValueError(f"{what} is an empty text")
     if "\0" in str(source):
@@ -114,14 +100,12 @@ def place_of(source: Source, *, is_local: bool) -> Location:
     scheme = scheme_of(name)
     # The host of a URL may be [::1], and what stands behind the "?" of a web address is no name of a file.
     start = name.find("/", len(scheme) + 3) + 1 if has_scheme(name) else 0
-    if scheme in ("http", "https"):
-        return Location(name) if "?" in name else _split(name, name, start)
-    return _split(name, name, start)
+    return Location(name) if scheme in ("http", "https") and "?" in name else _split(name, name, start)
 
 
 def _split(name: str, text: str, start: int) -> Location:
     """Return `text` as a place, cut before the first part with a character of globs."""
-    glob = GLOB.search(text, max(start, 0))
+    glob = GLOB.search(text, start)
     if glob is None:
         return Location(name)
     cut = text.rfind("/", 0, glob.start()) + 1
@@ -179,11 +163,7 @@ def local_path(path: Source, *, ends: str | None = None) -> str:
 
 
 def local_folder(given: str | os.PathLike[str], *, what: str) -> Path:
-    """Return the folder of this machine that a path or a file:// URL names.
-
-    Raises:
-        ValueError: It is a URL of something else, or no path; `what` it is for says the message.
-    """
+    """Return the folder of this machine that a path or a file:// URL names; a `ValueError` says `what` it is not."""
     text = os.fspath(given)
     # Path("s3://lake") is the local folder "s3:/lake", which nobody has.
     if scheme_of(given) != "file" if isinstance(given, str) else _LIKE_URL.match(text):
@@ -203,8 +183,7 @@ def _with_home(path: str) -> str:
 def path_bytes(path: str) -> bytes:
     """Return the bytes by which the system knows a path that Python, or a user, gave as text.
 
-    Raises:
-        ValueError: It holds a character that no file name has: half of a pair that is not one of Python's escapes.
+    A `ValueError` says that it holds what no file name does: half of a pair that is not one of Python's escapes.
     """
     try:
         return os.fsencode(path)
