@@ -36,15 +36,10 @@ def entries(store: Store) -> list[DatasetEntry]:
 
 
 def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[int], object] = lambda _: None) -> VerifyReport:
-    """Compare the checksums of every chunk.
+    """Compare the checksums of every chunk, whose bytes are told to `on_chunk` then.
 
-    Args:
-        store: Of the cache.
-        fix: Whether to remove what is corrupt or stray, so that it is built again; a folder among the chunks stays.
-        on_chunk: Told the bytes of each chunk checked.
-
-    Raises:
-        CacheError: Something is to be removed from a cache that cannot be written to; nothing was read then.
+    What is corrupt or stray is removed by `fix`, so that it is built again; a folder among the chunks stays. A cache
+    that cannot be written to raises a `CacheError` then, before anything is read.
     """
     folder = store.disk.folder
     if fix and not store.disk.locks.is_writable:
@@ -71,24 +66,20 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[int], object]
 def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:
     """Return the data sets that names stand for, each once, in the order of `entries`.
 
-    A name is the beginning of a fingerprint, or a source as it was given to `Dataset`: several data sets may be made
-    of one source, and all of them are meant then.
-
-    Raises:
-        ValueError: A name stands for nothing, or is the beginning of several fingerprints.
+    A name is the beginning of one fingerprint, or a source as it was given to `Dataset`: several data sets may be made
+    of one source, and all of them are meant then. Otherwise a `ValueError` says what there is.
     """
     chosen: set[str] = set()
+    known = [entry for entry in entries if entry.fingerprint]
     for name in names:
-        known = [entry for entry in entries if entry.fingerprint]
-        found = [
-            m.fingerprint for m in known if without_secrets(name).rstrip("/") in {url.rstrip("/") for url in m.urls}
-        ]
+        url = without_secrets(name).rstrip("/")
+        found = [entry.fingerprint for entry in known if url in {one.rstrip("/") for one in entry.urls}]
         if not found:
-            found = [m.fingerprint for m in known if name and m.fingerprint.startswith(name.lower())]
+            found = [entry.fingerprint for entry in known if name and entry.fingerprint.startswith(name.lower())]
             if len(found) > 1:
                 raise ValueError(f"{len(found)} fingerprints begin with {name!r}: {', '.join(found)}; give more of it")
         if not found:
-            there = some_of([f"{m.fingerprint[:8]} ({m.urls[0]})" for m in known], 5) or "none at all"
+            there = some_of([f"{entry.fingerprint[:8]} ({entry.urls[0]})" for entry in known], 5) or "none at all"
             raise ValueError(f"there is no data set {name!r} in the cache; there is {there}")
         chosen.update(found)
     return [entry for entry in entries if entry.fingerprint in chosen]

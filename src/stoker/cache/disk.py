@@ -36,24 +36,15 @@ _REMOVED_AT_ONCE, _PAUSE_S = 16, 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetEntry:
-    """A data set in the cache.
+    """A data set in the cache, last opened at `opened_ns`."""
 
-    Attributes:
-        fingerprint: Of the data set; empty for chunks that none claims.
-        name: What people call it.
-        keys: Of its chunks, in its order, whether in the cache or not.
-        opened_ns: When it was last opened.
-        chunks: Its chunks that are there, as far as they were listed: key -> bytes. Data sets may share one.
-        is_in_use: Whether a living process uses it.
-    """
-
-    fingerprint: str = ""
+    fingerprint: str = ""  # empty for chunks that none claims
     name: str = ""
     urls: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # of its chunks, in its order, whether in the cache or not
     opened_ns: int = 0
-    chunks: dict[str, int] = field(default_factory=dict)
-    is_in_use: bool = False
+    chunks: dict[str, int] = field(default_factory=dict)  # those there: key -> bytes; data sets may share one
+    is_in_use: bool = False  # by a living process
 
     @property
     def size_bytes(self) -> int:
@@ -73,10 +64,8 @@ class Disk:
     """A cache folder in use, with its locks: admits chunks of its data sets, and evicts others for them.
 
     All chunks together have `limit_bytes`, or what the disk has. A process with a lower limit adds less, and evicts no
-    more than others: what a data set in use has stays. Arguments and errors are otherwise those of `Folder`.
-
-    Attributes:
-        num_evicted: Chunks removed to make room.
+    more than others: what a data set in use has stays. Arguments and errors are otherwise those of `Folder`. To make
+    room, `num_evicted` chunks were removed.
     """
 
     def __init__(self, path: Path, files: Files, *, limit_bytes: int | None, is_shared: bool) -> None:
@@ -166,11 +155,8 @@ class Disk:
     def writing(self, key: str, size_bytes: int) -> Iterator[int]:
         """Give a new file for a chunk, a descriptor open for reading and writing, and publish it when the block ends.
 
-        It takes the place of what has its name. Where the block raises, nothing is left of it.
-
-        Raises:
-            CacheFullError: The limit leaves no room for it.
-            OSError: The disk refuses.
+        It takes the place of what has its name. Where the block raises, nothing is left of it. A `CacheFullError` says
+        that the limit leaves no room for it, an `OSError` what the disk refuses.
         """
         folder, aside = self.folder, self.folder.name_aside(key)
         with self._counting():
@@ -211,16 +197,11 @@ class Disk:
     ) -> None:
         """Remove data sets with the chunks that no other one has, or everything, chunks of no data set included.
 
-        Args:
-            fingerprints: Which; None for everything.
-            on_removed: Told the bytes of each chunk that is gone.
-
-        Raises:
-            CacheError: One of them is in use by a process, this one included; no more is removed then.
+        `on_removed` is told the bytes of each chunk that is gone. A `CacheError` says that one of them is in use by a
+        process, this one included; no more is removed then.
         """
-        folder = self.folder
+        folder, goes = self.folder, set[str]()
         known: set[str] | None = None
-        goes: set[str] = set()
         while True:
             with self._counting():
                 there = set(folder.list_datasets())
@@ -231,8 +212,8 @@ class Disk:
                         path=folder.path,
                     )
                 if there != known:  # one that has come meanwhile may share chunks
-                    known, is_all = there, fingerprints is None
-                    goes = set(folder.list_chunks()) if is_all else self._keys_of(chosen)
+                    known = there
+                    goes = set(folder.list_chunks()) if fingerprints is None else self._keys_of(chosen)
                     goes -= self._keys_of(there - chosen)
                 for key in [goes.pop() for _ in range(min(len(goes), _REMOVED_AT_ONCE))]:
                     if (freed_bytes := self._remove(key)) is not None:
@@ -252,8 +233,7 @@ class Disk:
 
     def trim(self, fingerprint: str) -> None:
         """Evict what is beyond the limit, if it is lower than it was: of data sets not in use, and of one of ours."""
-        limit_bytes = self._limit_bytes
-        if limit_bytes is None:
+        if (limit_bytes := self._limit_bytes) is None:
             return
         with self._counting():
             if not self._is_beyond(limit_bytes):

@@ -109,22 +109,15 @@ def header_bytes(
 ) -> bytes:
     """Return the bytes before the data: length, JSON and blanks; as many whatever the checksums are.
 
-    Args:
-        arrays: In the order of the file; offsets count from the end of the header.
-        data_bytes: Where all of them end.
-        metadata: What else to keep, as texts.
-        page_bytes: What the header is rounded up to.
-        checksums: Of each array, in the order of the file.
+    Arrays, in the order of the file, have offsets that count from the end of the header, and end at `data_bytes`.
     """
     checked = {"checksum": NO_CHECKSUM, **metadata, "checksums": json_text(dict(checksums))}
     content: dict[str, object] = {"__metadata__": checked}
+    stops = []
     for name, array in arrays.items():
-        content[name] = {
-            "dtype": DTYPES[array.dtype.name],
-            "shape": array.shape,
-            "data_offsets": [array.offset_bytes, array.offset_bytes + array.size_bytes],
-        }
-    stops = [array.offset_bytes + array.size_bytes for array in arrays.values()]
+        stops.append(array.offset_bytes + array.size_bytes)
+        offsets = [array.offset_bytes, stops[-1]]
+        content[name] = {"dtype": DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": offsets}
     begins = [*(array.offset_bytes for array in arrays.values()), data_bytes][1:]
     gaps = [gap for gap in zip(stops, begins, strict=True) if gap[0] < gap[1]]
     for i, (begin, end) in enumerate(gaps):  # in a safetensors file, every byte is that of an array
@@ -193,20 +186,14 @@ NewChunk: TypeAlias = tuple[int, Callable[[int, Files], ChunkHeader]]
 
 @dataclass(slots=True, kw_only=True)
 class Chunk:
-    """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it.
-
-    Attributes:
-        is_kept: Whether it is in the cache folder, and not only in memory.
-        version: Which file it is: inode, time of writing and size.
-        was_read: Whether all of it was just read, to be verified.
-    """
+    """An open chunk: a descriptor to map or read, and what the file says about itself. Maps of the file outlive it."""
 
     fd: int
     header: ChunkHeader
     path: Path
-    is_kept: bool
+    is_kept: bool  # in the cache folder, and not only in memory
     version: FileVersion
-    was_read: bool
+    was_read: bool  # all of it, just now, to be verified
 
     def close(self) -> None:
         """Close the descriptor. Harmless when called again."""
@@ -222,13 +209,9 @@ class Chunk:
 
 
 def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkHeader:
-    """Return the header of a chunk file, after checking its own checksum and the length of the file.
+    """Return the header of a chunk file whose own checksum and length are right, else raise `ChunkCorruptError`.
 
     Bytes of arrays are not looked at: `check_arrays` does that.
-
-    Raises:
-        ChunkCorruptError: It is no chunk file, one of another format version, cut short, or damaged in the header.
-        OSError: It cannot be read.
     """
     file_bytes = os.fstat(fd).st_size if file_bytes is None else file_bytes
     head = os.pread(fd, _FIRST_READ_BYTES, 0)
@@ -358,28 +341,23 @@ class Readahead:
             self._cpu_s = time.thread_time()
 
 
-_buffers = threading.local()
+_of_thread = threading.local()
 
 
 def check_arrays(fd: int, header: ChunkHeader, *, path: Path, ahead: Readahead | None = None) -> None:
-    """Read all arrays, compare their checksums, and see that no number in them leads to what is not there.
+    """Raise a `ChunkCorruptError` where an array has another checksum, or a number that leads to what is not there.
 
     Read, not mapped: a disk that fails is then an error here, where a map would end the process. One buffer a thread is
     kept for it.
-
-    Raises:
-        ChunkCorruptError: An array is not what was published, or was never sound; it names the array.
     """
-    buffer: bytearray | None = getattr(_buffers, "check", None)
-    if buffer is None:
-        buffer = _buffers.check = bytearray(_CHECK_BYTES)
-    view = memoryview(buffer)
+    if not hasattr(_of_thread, "buffer"):
+        _of_thread.buffer = memoryview(bytearray(_CHECK_BYTES))
     try:
         for name, place in header.arrays.items():
             digest = xxhash.xxh3_64()
             at, end = place.offset_bytes, place.offset_bytes + place.size_bytes
             while at < end:
-                piece = view[: min(end - at, _CHECK_BYTES)]
+                piece: memoryview = _of_thread.buffer[: end - at]
                 if ahead is not None:
                     ahead.reach(at + len(piece))
                 num_bytes = _read(fd, piece, at)

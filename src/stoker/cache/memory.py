@@ -68,10 +68,7 @@ class MemoryChunks:
             self._mine[key] = fd
 
     def open(self, key: str, *, is_use: bool = True) -> int | None:
-        """Return a descriptor of a chunk, to be read with `pread`, and closed; None where it is not there.
-
-        Opening is a use, for which the chunk was kept, unless told otherwise.
-        """
+        """Return a descriptor of a chunk, to be read with `pread` and closed, or None; opening is a use unless told."""
         with self._mutex:
             own = self._mine.get(key)
             if own is None:
@@ -120,11 +117,9 @@ class MemoryChunks:
 
     def _find(self, key: str) -> int | None:
         """Return a chunk that another process of this user has, open for reading."""
-        if self._names is None:
-            return None
         link = self._link(key)
         with contextlib.suppress(OSError):
-            if link.lstat().st_uid == os.geteuid():  # the folder is everybody's
+            if self._names is not None and link.lstat().st_uid == os.geteuid():  # the folder is everybody's
                 fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
                 with contextlib.suppress(OSError):
                     # A process or a file may have that number now that is another one, or the same chunk half written.

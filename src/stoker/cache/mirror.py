@@ -77,17 +77,9 @@ class _Circuit:
 
 
 class Mirror:
-    """Chunks in a store that other hosts reach, too.
+    """Chunks in a store that other hosts reach, too, or in a folder: an answer may take `answer_s` seconds.
 
-    Args:
-        url: A folder, or the URL of one in a store.
-        options: Of the store's client.
-        storage: What opens it, in place of what the URL says.
-        answer_s: How long an answer may take.
-        clock: Seconds, ascending.
-
-    Attributes:
-        counts: What became of its chunks, by the names that `LoaderStats` has for it.
+    What became of them is in `counts`, by the names that `LoaderStats` has for it.
     """
 
     def __init__(
@@ -100,18 +92,19 @@ class Mirror:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.url = mirror_url(url)
-        self._connect = partial(storage_for, f"{self.url}/", storage_options=options)
-        self._storage = None if storage is None else _tried_once(storage)
+        self._connect: Callable[[], Storage] = partial(storage_for, f"{self.url}/", storage_options=options)
+        if storage is not None:
+            self._connect = lambda: storage
+        self._storage: RetryingStorage | None = None
         self._answer_s = answer_s
         self._home, self._mutex = this_process(), threading.Lock()
         self._reading, self._writing = _Circuit(clock), _Circuit(clock)
         self._said: set[str] = set()
-        self._unfit: set[str] = set()
+        self._unfit: set[str] = set()  # keys of what is there and damaged
         self.counts: Counter[str] = Counter()
         self._to_do: Queue[tuple[str, Callable[[], bytes | None]] | None] = Queue()
-        self._num_given_up = 0
         self._uploaded: set[str] = set()
-        self._closing = threading.Event()
+        self._num_given_up, self._closing = 0, threading.Event()
         self._threads: list[threading.Thread] = []
 
     def connect(self) -> None:
@@ -190,7 +183,7 @@ class Mirror:
                 thread.start()
 
     def drain(self, stop_event: threading.Event) -> int:
-        """Wait for what is to be put there, and return how many chunks could not be.
+        """Return how many chunks could not be put there.
 
         Blocks: until all is there; or one was given up, as others would be; or `stop_event` is set.
         """
@@ -253,7 +246,8 @@ class Mirror:
 
     def _opened(self) -> RetryingStorage:
         if self._storage is None:
-            self._storage = _tried_once(self._connect())
+            # A failure is not tried again: the source can be read instead.
+            self._storage = RetryingStorage(self._connect(), wait=lambda _: True)
         return self._storage
 
     def _size_of(self, key: str) -> int:
@@ -285,22 +279,12 @@ class Mirror:
             _log.warning("the mirror %s %s (%s): %s", self.url, kind, error, then)
 
 
-def _tried_once(storage: Storage) -> RetryingStorage:
-    """Return a storage that raises a failure and does not try again: the source can be read instead."""
-    return RetryingStorage(storage, wait=lambda _: True)
-
-
 # Where arrays are mapped in larger pages, they lie at other places.
 _END = SUFFIX if PAGE_BYTES == 4096 else f".{PAGE_BYTES}{SUFFIX}"
 
 
 def mirror_url(url: str | Path) -> str:
-    """Return the name of a mirror: an absolute path, or a URL, without "/" at its end.
-
-    Raises:
-        ValueError: It holds what may be credentials, which would be shown in logs.
-        TypeError: It is no text and no path.
-    """
+    """Return the name of a mirror: an absolute path, or a URL without credentials, which would be shown in logs."""
     if not isinstance(url, str | Path):
         raise TypeError(f"mirror must be a URL or the path of a folder, not {type(url).__name__}")
     if isinstance(url, Path) or scheme_of(url) == "file":

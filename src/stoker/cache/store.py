@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -59,16 +60,11 @@ class Store:
 
     Any number of threads and processes may use the folder at once; each has its own store. Where the folder cannot take
     a chunk, for lack of room or because it is read-only, failing or gone, the chunk is kept in memory until it was
-    used, and the next one is tried again.
+    used, and the next one is tried again: until it is taken, `is_refusing` says so.
 
-    Arguments are those of `Cache`; the mirror is closed with this. A folder that is temporary goes with this process:
-    nothing is noted for the next one. `files` makes all changes to the disk; tests give another one.
-
-    Attributes:
-        is_refusing: Whether the folder could not take the last chunk.
-
-    Raises:
-        CacheError: The folder holds something else, is of another version or another user's, or cannot be used.
+    Arguments are those of `Cache`, and errors those of `Folder`; the mirror is closed with this. A folder that is
+    temporary goes with this process: nothing is noted for the next one. `files` makes all changes to the disk; tests
+    give another one.
     """
 
     def __init__(
@@ -85,13 +81,9 @@ class Store:
     ) -> None:
         self.path = Path(path).absolute()
         self._chunks_name = f"{self.path}/chunks/"
-        self.limit_bytes = limit_bytes
-        self.verify = verify
-        self.mirror = mirror
-        self.is_refusing = False
-        self._is_shared = is_shared
-        self._is_temporary = is_temporary
-        self._files = Files() if files is None else files
+        self.limit_bytes, self.verify, self.mirror, self.is_refusing = limit_bytes, verify, mirror, False
+        self._is_temporary, self._files = is_temporary, files or Files()
+        self._open_disk = partial(Disk, self.path, self._files, limit_bytes=limit_bytes, is_shared=is_shared)
         self._memory = MemoryChunks(None if is_temporary else self.path)
         self._mutex = threading.Lock()
         self._warned: set[str] = set()
@@ -119,9 +111,6 @@ class Store:
                 target=self._scrub, args=(scrub_bytes_s,), name="stoker-scrub", daemon=True
             )
             self._scrubber.start()
-
-    def _open_disk(self) -> Disk:
-        return Disk(self.path, self._files, limit_bytes=self.limit_bytes, is_shared=self._is_shared)
 
     @property
     def disk(self) -> Disk:
@@ -151,8 +140,7 @@ class Store:
     def open(self, key: str, *, num_samples: int | None = None, spec: Spec | None = None) -> Chunk:
         """Return the chunk, open for reading, which has these samples, where that is known.
 
-        The first time this process meets the file, every checksum is compared. A corrupt chunk is discarded, so that
-        it is missing from then on.
+        The first time this process meets the file, every checksum is compared.
 
         Raises:
             KeyError: It is not there; perhaps not any more.
@@ -222,9 +210,9 @@ class Store:
         return header, ahead is not None
 
     def find_damage(self, key: str, *, removes: bool = False) -> str | None:
-        """Compare the checksums of a chunk in the folder, and return what is wrong with it, if anything.
+        """Return what is wrong with a chunk in the folder, if anything; it is removed then, where that is asked for.
 
-        What is read for it alone does not stay in the page cache. A damaged one is removed where that is asked for.
+        What is read for it alone does not stay in the page cache.
         """
         path, disk, is_cached = self.path_of(key), self.disk, True
         try:
@@ -289,10 +277,9 @@ class Store:
         return sum(self.discard(key) for key in list(keys))
 
     def try_lock(self, key: str) -> contextlib.ExitStack | None:
-        """Return the lock under which the chunk is built, or None where another thread or process has it.
+        """Return the lock under which the chunk is built, or None where another thread or process has it; never waits.
 
-        Never waits. The system drops the lock when the process dies. Where the folder is read-only or gone, each builds
-        for itself.
+        Where the folder is read-only or gone, each builds for itself.
         """
         disk = self._disk
         if disk is None or not disk.locks.is_writable:
@@ -304,10 +291,7 @@ class Store:
     def register(
         self, fingerprint: str, *, name: object, urls: Sequence[str], keys: Callable[[], Sequence[str]]
     ) -> None:
-        """Say that this store uses a data set, until it is closed: as long as any process does, its chunks stay.
-
-        What people call it, and the keys of its chunks in order, are only worked out where they must be written down.
-        """
+        """Say that this store uses a data set, until it is closed, see `Disk.enter`."""
 
         def enter(disk: Disk) -> None:
             try:
@@ -343,12 +327,8 @@ class Store:
     ) -> int:
         """Write a chunk, whole or not at all, and return its size in bytes; `about` tells people what made it.
 
-        What the folder cannot take is kept in memory, unless it must be kept.
-
-        Raises:
-            CacheFullError: It must be kept, and there is no room within the limit or on the disk.
-            CacheError: It must be kept, and the folder cannot be written to; or memory has no room either.
-            FieldError: As `prepare_chunk`, which raises a `FieldMismatchError`, too.
+        What the folder cannot take is kept in memory, or raises a `CacheError` where it must be kept or memory has no
+        room either. Errors are those of `prepare_chunk`, too.
         """
         chunk = prepare_chunk(arrays, spec, num_samples=num_samples, about={**(about or {}), "key": key})
         self._take(key, chunk, must_be_kept=must_be_kept)
@@ -360,17 +340,16 @@ class Store:
     def fetch(self, key: str, spec: Spec | None, *, num_samples: int, must_be_kept: bool = False) -> bool:
         """Publish a chunk that the mirror has, as `publish` does, and return whether that could be done."""
         found = None if self.mirror is None else self.mirror.find(key, num_samples=num_samples, spec=spec)
-        if found is None:
-            return False
         with contextlib.suppress(KeyError):  # it did not come
-            self._take(key, found, must_be_kept=must_be_kept)
-            return True
+            if found is not None:
+                self._take(key, found, must_be_kept=must_be_kept)
+                return True
         return False
 
     def put_into_mirror(self, key: str) -> None:
         """Have a chunk put into the mirror, where there is one and it is not there."""
         if self.mirror is not None:
-            self.mirror.put_later(key, lambda: self._proven_bytes(key))
+            self.mirror.put_later(key, partial(self._proven_bytes, key))
 
     def _proven_bytes(self, key: str) -> bytes | None:
         """Return the file of a chunk, None where it is gone or damaged."""

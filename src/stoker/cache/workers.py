@@ -45,14 +45,8 @@ _PATIENCE_S = 10.0
 class TransformProcesses:
     """Calls a transform in processes, which are started when they are first needed, and do not outlive this one.
 
-    Each call takes a process for itself, so as many threads as processes keep all of them busy.
-
-    Args:
-        transform: A function that can be pickled.
-        num: Processes at most.
-
-    Raises:
-        ValueError: It cannot be sent to a process; the message says what to do.
+    Each call takes a process for itself, so as many threads as processes keep all of them busy. A `ValueError` says
+    that it cannot be sent to one, and what to do.
     """
 
     def __init__(self, transform: Transform, num: int) -> None:
@@ -68,12 +62,9 @@ class TransformProcesses:
             self._idle.put(None)  # stands for one not started yet
 
     def __call__(self, table: pa.Table, where: str) -> Columns:
-        """Return what the transform makes of the rows of a fragment.
+        """Return what the transform makes of the rows of a fragment, when a process is free and has done it.
 
-        Blocks: until a process is free and has done it.
-
-        Raises:
-            TransformError: The transform raised, with the traceback of there as a note; or its process ended.
+        A `TransformError` says what it raised, with the traceback of there as a note; or that its process ended.
         """
         worker, free = self._idle.get(), None
         try:
