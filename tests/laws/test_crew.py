@@ -149,11 +149,6 @@ def test_places_count_the_time_for_which_they_were_taken():
     assert permits.busy_s == pytest.approx(3.0 + 2.0)
 
 
-def test_no_crew_is_without_threads():
-    with pytest.raises(ValueError, match="one thread at least"):
-        AdaptivePool(0)
-
-
 class Late:
     """A store that answers late, and counts how many wait for it at once."""
 

@@ -93,8 +93,6 @@ class AdaptivePool:
         permits: Sequence[Permits] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if least < 1:
-            raise ValueError(f"a pool has one thread at least, not {least}")
         self.size = least
         self.most = max(least, most or 0) if permits else least
         self._permits, self._clock = tuple(permits), clock
