@@ -89,6 +89,35 @@ def test_the_doctor_leaves_nothing(tmp_path, which):
     assert list(tmp_path.glob("stoker-doctor-*")) == []
 
 
+LOADS_A_COMMAND = """
+    import signal, sys
+
+    due = [sys.argv.pop(1)]
+
+    def interrupt(event, arguments):
+        if event == "import" and arguments[0] in due:
+            due.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.addaudithook(interrupt)
+    from stoker.cli import main
+    sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["stoker.cli.commands", "rich.console", "stoker.cache"])
+def test_ctrl_c_ends_a_command_that_is_still_being_loaded(tmp_path, module):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LOADS_A_COMMAND), module, "cache", "ls", str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 MAKES_A_LOADER = """
     import json, signal, sys
     import stoker

@@ -6,21 +6,30 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rich.console import Console
-
-from stoker import __version__
-from stoker.cli.arguments import FAILED, INTERRUPTED, OK, WRONG_USAGE
-from stoker.cli.commands import make_parser
-from stoker.cli.interrupts import ending_in_order
-from stoker.errors import StokerError
-from stoker.paint import make_console, print_error
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: OK, FAILED, WRONG_USAGE, DAMAGED or INTERRUPTED."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        from stoker.cli.arguments import INTERRUPTED
+        from stoker.paint import make_console
+
+        make_console(stderr=True).print("interrupted", style="yellow")
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    # Imported here, where Ctrl-C is answered: it may come while they are loaded.
+    from stoker import __version__
+    from stoker.cli.arguments import FAILED, OK, WRONG_USAGE
+    from stoker.cli.commands import make_parser
+    from stoker.cli.interrupts import ending_in_order
+    from stoker.errors import StokerError
+    from stoker.paint import make_console, print_error
+
     _survive_narrow_encodings()
     parser = make_parser()
-    errors = make_console(stderr=True)
     try:
         options = parser.parse_args(arguments)
         if options.version:
@@ -35,21 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(run(options, make_console()))
     except SystemExit as leaving:  # argparse has said what is wrong, or printed its help
         return leaving.code if isinstance(leaving.code, int) else WRONG_USAGE
-    except KeyboardInterrupt:
-        errors.print("interrupted", style="yellow")
-        return INTERRUPTED
-    except (StokerError, OSError) as error:
-        _print_error(errors, error)
-        return FAILED
-    except (ValueError, TypeError) as error:  # an argument that makes no sense: the library's own words
-        _print_error(errors, error)
-        return WRONG_USAGE
-
-
-def _print_error(console: Console, error: BaseException) -> None:
-    # What a build process adds is a traceback, for people who debug.
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in a build process")]
-    print_error(console, _text(error), notes=notes)
+    except (StokerError, OSError, ValueError, TypeError) as error:
+        # What a build process adds is a traceback, for people who debug.
+        notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in a build process")]
+        print_error(make_console(stderr=True), _text(error), notes=notes)
+        # The others are the library's own words for an argument that makes no sense.
+        return FAILED if isinstance(error, StokerError | OSError) else WRONG_USAGE
 
 
 def _text(error: BaseException) -> str:
