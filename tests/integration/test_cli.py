@@ -423,6 +423,46 @@ def test_cache_rm_that_is_interrupted_says_what_is_gone(cache):
     assert gone < num
 
 
+FAILS_AT_A_DATA_SET = """
+import errno, sys
+from stoker.cli import main
+
+left, arguments = int(sys.argv[1]), sys.argv[2:]
+
+def fail(event, what, names={names!r}):
+    global left
+    if event == "os.remove" and what[0] in names:
+        left -= 1
+        if left < 0:
+            raise PermissionError(errno.EACCES, "Permission denied", what[0])
+
+sys.addaudithook(fail)
+sys.exit(main(arguments))
+"""
+
+
+def test_cache_rm_that_fails_at_the_data_sets_themselves_says_what_is_gone(run_json, cache):
+    before = run_json("cache", "ls", cache)[1]
+    names = [entry["fingerprint"] for entry in before["datasets"]]
+
+    def fail(how_many, *arguments):
+        script = FAILS_AT_A_DATA_SET.format(names=names)
+        command = [sys.executable, "-c", script, how_many, "cache", "rm", cache, "--all", "--yes", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(Path(stoker.__file__).parent.parent)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Permission denied" in done.stderr) == (1, True), done.stderr
+        return done.stdout
+
+    out = fail("0")
+    assert out.startswith(f"{sum(entry['num_present'] for entry in before['datasets'])} chunks removed, ")
+    assert "freed before it ended: 0 of 2 data sets removed, 2 left without chunks\n" in out
+    found = json.loads(fail("1", "--json"))
+    left = [entry["fingerprint"] for entry in run_json("cache", "ls", cache)[1]["datasets"]]
+    assert len(left) == 1
+    assert sorted(found["removed"] + left) == sorted(names)
+    assert found["freed_bytes"] == 0
+
+
 def test_cache_rm_refuses_what_is_in_use(run, cache):
     with stoker.Loader(stoker.Dataset("data", columns=["id", "half"]), batch_size=9, cache=cache):
         code, _, err = run("cache", "rm", cache, "data", "--yes")
