@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 from stoker.arguments import near
@@ -33,14 +34,17 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(WRONG_USAGE)
 
 
-def at_least_0(text: str) -> int:
-    """Return an integer from 0 on."""
-    return _integer(text, 0)
+def _integer(text: str, least: int, what: str = "a whole number") -> int:
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+    return number
 
 
-def at_least_1(text: str) -> int:
-    """Return an integer from 1 on."""
-    return _integer(text, 1)
+at_least_0, at_least_1 = partial(_integer, least=0), partial(_integer, least=1)
 
 
 def part(text: str) -> tuple[int, int]:
@@ -76,13 +80,3 @@ def seconds(text: str) -> float:
     if not 0 < found < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no time above 0: write 0.01 or 10ms")
     return found
-
-
-def _integer(text: str, least: int, what: str = "a whole number") -> int:
-    try:
-        number = int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{number} is less than {least}")
-    return number

@@ -16,19 +16,14 @@ Adds: TypeAlias = Callable[[argparse._ActionsContainer], object]
 
 
 class Command(NamedTuple):
-    """A command.
+    """A command: "cache ls" is done by the function `ls` of `stoker.cli.cache`, "top" by `run` of `stoker.cli.top`.
 
-    Attributes:
-        name: As it is typed. "cache ls" is done by the function `ls` of `stoker.cli.cache`, "top" by `run` of
-            `stoker.cli.top`.
-        help: A line for the list of commands, sentences, and examples.
-        options: What it takes, besides --json.
-        inner: The commands behind it; then it takes no options of its own.
+    Its help is a line for the list of commands, sentences, and examples. One with others inside takes no options.
     """
 
     name: str
     help: str
-    options: Sequence[Adds] = ()
+    options: Sequence[Adds] = ()  # besides --json
     inner: Sequence[Command] = ()
 
 
@@ -68,15 +63,10 @@ def _add(added: argparse._SubParsersAction[Parser], commands: Sequence[Command])
 def _option(
     usage: str, text: str, kind: Callable[[str], object] | None = None, default: object = None, **more: Any
 ) -> Adds:
-    """Return what adds an option or an argument.
+    """Return what adds an option or an argument, which help describes by `text` and its default.
 
-    Args:
-        usage: As it is typed: "--seed N"; "--once" is a switch, "--engine here|ray" takes one of these words, the first
-            by default. An argument has its name before what is typed: "target TARGET".
-        text: What it is.
-        kind: Turns the text into a value, or refuses it.
-        default: Its value when it is not given, which help shows.
-        **more: As of `add_argument`.
+    The usage is "--seed N", or "--once" for a switch; "--engine here|ray" takes one of these words, the first by
+    default. An argument has its name before what is typed: "target TARGET". `kind` turns text into a value.
     """
     name, _, value = usage.partition(" ")
     if not value:

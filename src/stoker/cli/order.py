@@ -10,7 +10,7 @@ from rich.console import Console
 
 from stoker.cli.arguments import OK
 from stoker.cli.target import counting, planned
-from stoker.dataset.units.kinds import SamplingUnit, Weighted
+from stoker.dataset.units.kinds import Weighted
 from stoker.paint import print_facts, print_json, print_line, table
 from stoker.plan.labels import label_quality, read_labels
 from stoker.sampling.quality import Quality
@@ -36,10 +36,13 @@ def quality(options: argparse.Namespace, console: Console) -> int:
         print_json(_as_json(found) | about)
         return OK
     kinds = "values" if are_values else "ranges of values"
+    order_of = "" if unit is None else f"{count_text(order.num_samples)} {unit.told()}"
+    if not isinstance(unit, Weighted | None):
+        order_of += ", each by its first row"
     print_line(console, found.sentence, "bold")
     console.print()
     facts = {
-        "order of": "" if unit is None else f"{count_text(order.num_samples)} {_told(unit)}",
+        "order of": order_of,
         "measured by": f"{options.column}, {count_text(num_classes)} {kinds}",
         "looked at": f"{count_text(found.num_batches)} batches of {count_text(size)}",
         "chi-square": f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)",
@@ -78,7 +81,3 @@ def _mean(num: float) -> str:
 
 def _window(num_chunks: float, num_of_lane: float) -> str:
     return f"{_mean(num_chunks)} of {count_text(num_of_lane)} chunks"
-
-
-def _told(unit: SamplingUnit) -> str:
-    return unit.told() if isinstance(unit, Weighted) else f"{unit.told()}, each by its first row"

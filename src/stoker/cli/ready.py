@@ -51,11 +51,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _ranks(text: str | None, world_size: int) -> range:
-    """Return the ranks that "3" or "8-15" names; all of them for None.
-
-    Raises:
-        ValueError: The text names no ranks, or ones outside the world size.
-    """
+    """Return the ranks that "3" or "8-15" names; all of them for None."""
     if text is None:
         return range(world_size)
     first, _, last = text.partition("-")

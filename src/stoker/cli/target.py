@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 from stoker.arguments import near
 from stoker.dataset.catalogue import OnCount
@@ -28,8 +28,6 @@ from stoker.plan.known import open_known, plan_orders
 from stoker.sampling import Steps
 from stoker.words import count_text
 
-Show: TypeAlias = OnCount
-
 # Where there is no terminal: how long until the first line, and from one to the next.
 _LINE_S = 5.0
 _MAX_NAMES = 10
@@ -39,12 +37,7 @@ _NAMED = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)")
 
 
 def single_dataset_of(options: argparse.Namespace) -> Dataset:
-    """Return the data set that the arguments name, where the command takes no mixture.
-
-    Raises:
-        ValueError: There is no such name, it is no Dataset, or options contradict it.
-        StokerError: The user's module cannot be imported.
-    """
+    """Return the data set that the arguments name, where the command takes no mixture."""
     found = target_of(options)
     if not isinstance(found, Dataset):
         raise ValueError(
@@ -55,12 +48,7 @@ def single_dataset_of(options: argparse.Namespace) -> Dataset:
 
 
 def target_of(options: argparse.Namespace) -> Dataset | Mixture:
-    """Return the data set or the mixture that the arguments name.
-
-    Raises:
-        ValueError: There is no such name, it is neither, or options contradict it.
-        StokerError: The user's module cannot be imported.
-    """
+    """Return the data set or the mixture that the arguments name; a `ValueError` where options contradict it."""
     text = options.target
     if text.endswith(".py") and Path(text).is_file():
         raise ValueError(f"{text} is Python: name the Dataset in it, such as {text}:dataset")
@@ -147,20 +135,14 @@ def _importing(name: str) -> Iterator[None]:
 
 
 def unit_of(options: argparse.Namespace) -> SamplingUnit | None:
-    """Return what the arguments say; None for rows.
-
-    Raises:
-        ValueError: They say two things, or name nothing.
-        TypeError: What --sequence names is neither an NGram nor a Pack.
-        StokerError: The user's module cannot be imported.
-    """
+    """Return what the arguments say that the order counts; None for rows."""
     group_by = None if options.group_by is None else [name.strip() for name in options.group_by.split(",")]
     sequence = None if options.sequence is None else load_named(options.sequence, what="a sequence")
     return parse_unit(group_by=group_by, weights=options.weights, sequence=sequence)
 
 
 @contextmanager
-def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str], object], Show]]:
+def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str], object], OnCount]]:
     """Show on stderr what is under way, and give what changes the text and what is told of counting."""
     with progress(make_console(stderr=True), line_s=_LINE_S) as bar:
 
@@ -175,7 +157,7 @@ def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str]
         yield say, show
 
 
-def planned(options: argparse.Namespace, show: Show) -> tuple[CountedSets, Orders]:
+def planned(options: argparse.Namespace, show: OnCount) -> tuple[CountedSets, Orders]:
     """Return what a loader with these arguments would go through, and its orders, from footers and counts alone."""
     cache = Path(options.cache) if options.cache else None
     known = open_known(target_of(options), cache=cache, unit=unit_of(options), on_count=show)

@@ -82,14 +82,7 @@ def _watch(console: Console, look: Callable[[], RenderableType], *, interval_s: 
 
 
 def screen(loaders: Sequence[Mapping[str, Any]], *, width: int, height: int | None, time_s: float) -> RenderableType:
-    """Return the whole screen.
-
-    Args:
-        loaders: What runs.
-        width: Columns of the terminal.
-        height: Its lines; None where there may be any number.
-        time_s: Seconds since 1970.
-    """
+    """Return the whole screen, at `time_s` seconds since 1970; without a height it may have any number of lines."""
     clock = time.strftime("%H:%M:%S", time.localtime(time_s)) + " · Ctrl-C leaves" * (height is not None)
     num = count_text(len(loaders), "loader") if loaders else "no loader"
     parts: list[RenderableType] = [_block(loader, width) for loader in loaders] or [Text(_NOBODY, style="dim")]

@@ -131,14 +131,7 @@ def _run_on_ray(options: argparse.Namespace, console: Console) -> int:
 def _warm_on_ray(options: argparse.Namespace, messages: Console, stop_event: threading.Event) -> dict[str, Any]:
     """Have all parts built, and return what came of them, as one `stoker warm --json` tells it.
 
-    Args:
-        options: Of `stoker warm`.
-        messages: Told how far it is.
-        stop_event: When set, parts in the making are cancelled.
-
-    Raises:
-        ValueError: Ray is not installed, or no mirror was given.
-        StokerError: A part cannot be built.
+    Parts in the making are cancelled once `stop_event` is set.
     """
     if options.mirror is None:
         why = "where the nodes put their chunks, for each other and for training"
