@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from stoker.doctor.step import TimedStep
 from stoker.fields.spec import Arrays
 
-
-class TimeRange(NamedTuple):
-    """A stretch of time in seconds."""
-
-    start: float
-    stop: float
+TimeRange: TypeAlias = tuple[float, float]
+"""When something began, and when it ended, in seconds."""
 
 
 class SimulatedAccelerator:
-    """An accelerator that only takes time, in which other threads have the machine; see `TimedStep`.
-
-    Args:
-        step_s: Seconds that a step takes.
-        **clock: As of `TimedStep`.
-    """
+    """An accelerator that only takes time, in which other threads have the machine; `clock` is as of `TimedStep`."""
 
     def __init__(self, step_s: float, **clock: Any) -> None:
         self.step_s = step_s
@@ -40,7 +31,7 @@ class SimulatedAccelerator:
         Blocks: until the step before is nearly done.
         """
         self._timed.begin(batch)
-        self._steps.append(TimeRange(self._timed.free_at - self.step_s, self._timed.free_at))
+        self._steps.append((self._timed.free_at - self.step_s, self._timed.free_at))
 
     def finish(self) -> Sequence[TimeRange]:
         """Return when each step since the last call ran, by `time.perf_counter`.
@@ -59,14 +50,10 @@ def waited_s(fetches: Sequence[TimeRange], steps: Sequence[TimeRange], *, start:
         steps    ─────────███──────███────    step 0, step 1
                    ▲▲▲▲▲       ▲▲             counted: fetching while no step runs
 
-    Args:
-        fetches: When the loop waited for the batch of each step.
-        steps: The steps, in order, as many as fetches.
-        start: When the epoch began.
+    The epoch began at `start`, and each step has the batch of the fetch of its place.
     """
-    total = 0.0
-    free_from = start
-    for fetch, step in zip(fetches, steps, strict=True):
-        total += max(0.0, min(fetch.stop, step.start) - max(fetch.start, free_from))
-        free_from = step.stop
+    total, free_from = 0.0, start
+    for (asked, fetched), (began, ended) in zip(fetches, steps, strict=True):
+        total += max(0.0, min(fetched, began) - max(asked, free_from))
+        free_from = ended
     return total

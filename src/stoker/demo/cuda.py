@@ -20,12 +20,9 @@ _INPUTS = {"dense": 40, "context": 6, "query_embedding": 64}
 
 
 class CudaAccelerator:
-    """A deep MLP that trains on the batches; it is made as deep as a step of `step_s` seconds needs.
+    """An MLP that trains on the batches, as deep as a step of so many seconds needs; `step_s` is what one then takes.
 
     The copy to the GPU is the loop's, from ordinary memory, and the same for every way.
-
-    Args:
-        step_s: Seconds that a step should take; `step_s` of the object is what it does take.
     """
 
     def __init__(self, step_s: float) -> None:
@@ -65,13 +62,17 @@ class CudaAccelerator:
     def finish(self) -> Sequence[TimeRange]:
         """Return when the steps since the last call ran, by the GPU's own clock set to the host's."""
         torch.cuda.synchronize()
-        times = [[self._began_at + self._began.elapsed_time(one) / 1e3 for one in step] for step in self._steps]
+        began_at, began = self._began_at, self._began
+        times = [
+            (began_at + began.elapsed_time(start) / 1e3, began_at + began.elapsed_time(stop) / 1e3)
+            for start, stop in self._steps
+        ]
         self._steps = []
         self._began = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._began.record()
         torch.cuda.synchronize()
         self._began_at = time.perf_counter()
-        return [TimeRange(start, stop) for start, stop in times]
+        return times
 
     def _make(self, depth: int) -> None:
         torch.manual_seed(0)
@@ -87,7 +88,7 @@ class CudaAccelerator:
             self.finish()
             for _ in range(num_steps):
                 self.step(dict(batch))
-        return median(step.stop - step.start for step in self.finish())
+        return median(stop - start for start, stop in self.finish())
 
     def _on_device(self, array: Array | Ragged) -> torch.Tensor:
         assert not isinstance(array, Ragged)

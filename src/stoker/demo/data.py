@@ -46,21 +46,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class DemoData:
-    """A complete data set on disk.
-
-    Attributes:
-        folder: Where its files are.
-        num_rows: Rows of all files.
-        sizes: Bytes of each file, by its name.
-        checksum: `checksum_of` all rows, computed from what was generated and not from what is read.
-        was_there: Whether it was found rather than written.
-    """
+    """A complete data set on disk."""
 
     folder: Path
     num_rows: int
-    sizes: dict[str, int]
-    checksum: int
-    was_there: bool = False
+    sizes: dict[str, int]  # bytes of each file, by its name
+    checksum: int  # `checksum_of` all rows, computed from what was generated and not from what is read
+    was_there: bool = False  # found rather than written
 
     @property
     def size_bytes(self) -> int:
@@ -94,17 +86,7 @@ def ranking_dataset(paths: Iterable[str | Path], *, storage: Storage | None = No
 
 
 class MeteredLink(SlowStorage):
-    """The demo's remote store: local files behind a latency and a bandwidth, and a meter of what is read.
-
-    Args:
-        folder: Where the files are.
-        latency_s: Seconds before the first byte of each call.
-        bandwidth_bytes_s: Bytes a second, over all reads together.
-
-    Attributes:
-        bytes_read: Bytes that were read.
-        told: How slow it is, for people.
-    """
+    """The demo's remote store: the files of a folder behind a latency and a bandwidth, and a meter of what is read."""
 
     def __init__(
         self, folder: Path, *, latency_s: float = LATENCY_S, bandwidth_bytes_s: float = BANDWIDTH_BYTES_S
@@ -123,11 +105,7 @@ class MeteredLink(SlowStorage):
 
 
 def checksum_of(values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
-    """Return the sum of the bits of `values` modulo 2^64: the same in any order, another if any row is lost or doubled.
-
-    Args:
-        values: The rows' `CHECKED_COLUMN`. Shape [B].
-    """
+    """Return the sum of the bits of `CHECKED_COLUMN` modulo 2^64: the same in any order of the same rows alone."""
     return int(np.ascontiguousarray(values).view(np.uint32).sum(dtype=np.uint64))
 
 

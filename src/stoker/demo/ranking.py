@@ -63,10 +63,7 @@ def column_names() -> list[str]:
 def ranking_table(*, num_rows: int, seed: int, part: int) -> pa.Table:
     """Return part `part` of the data set: the same table for the same arguments (and NumPy's version).
 
-    Args:
-        num_rows: Rows; the last query is cut off there.
-        seed: Seed of the whole data set.
-        part: Number of the part; parts have queries of their own.
+    Parts of one seed have queries of their own; the last query of each is cut off at its number of rows.
     """
     rng = np.random.Generator(np.random.SFC64([seed, part]))
     lengths = rng.integers(10, 31, size=num_rows // 10 + 1)
@@ -79,7 +76,7 @@ def ranking_table(*, num_rows: int, seed: int, part: int) -> pa.Table:
     items = _histories(rng, num_queries, NUM_ITEMS)
     categories = _histories(rng, num_queries, NUM_CATEGORIES)
     dense = [_dense(rng, i, num_rows) for i in range(NUM_DENSE)]
-    ids = [_ids(rng, i, num_rows, num_queries, query_of_row) for i in range(len(ID_CARDINALITIES))]
+    ids = [_ids(rng, i, num_queries, query_of_row) for i in range(len(ID_CARDINALITIES))]
 
     query_odds = _query_log_odds(countries, context, embedding, categories, seed=seed)
     odds = query_odds[query_of_row] + _log_odds(dense, ids[_LABEL_ID], context[0][query_of_row], seed=seed)
@@ -108,24 +105,24 @@ def _zipf(rng: np.random.Generator, size: int, cardinality: int) -> Int64:
     return ranks
 
 
-def _scrambled(ranks: Int64, cardinality: int) -> Int64:
-    """Return the ranks as ids: frequent ones lie anywhere, as hashes or serial numbers of a real log do."""
-    return (ranks * _SCRAMBLE) % cardinality
+def _scrambled(rng: np.random.Generator, size: int, cardinality: int) -> Int64:
+    """Return such ranks as ids: frequent ones lie anywhere, as hashes or serial numbers of a real log do."""
+    return (_zipf(rng, size, cardinality) * _SCRAMBLE) % cardinality
 
 
-def _ids(rng: np.random.Generator, i: int, num_rows: int, num_queries: int, query_of_row: Int64) -> npt.NDArray[Any]:
+def _ids(rng: np.random.Generator, i: int, num_queries: int, query_of_row: Int64) -> npt.NDArray[Any]:
     cardinality = ID_CARDINALITIES[i]
     if i in _QUERY_IDS:
-        ids = _scrambled(_zipf(rng, num_queries, cardinality), cardinality)[query_of_row]
+        ids = _scrambled(rng, num_queries, cardinality)[query_of_row]
     else:
-        ids = _scrambled(_zipf(rng, num_rows, cardinality), cardinality)
+        ids = _scrambled(rng, len(query_of_row), cardinality)
     return ids.astype(np.int32) if cardinality <= _MAX_INT32_CARDINALITY else ids
 
 
 def _histories(rng: np.random.Generator, num_queries: int, cardinality: int) -> pa.ListArray:
     lengths = rng.integers(0, MAX_HISTORY + 1, size=num_queries)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = _scrambled(_zipf(rng, int(offsets[-1]), cardinality), cardinality)
+    values = _scrambled(rng, int(offsets[-1]), cardinality)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 

@@ -16,25 +16,15 @@ _SHARES = ("busy", "waited", "other", "rows_per_s", "cores", "remote_bytes")
 
 @dataclass(frozen=True, kw_only=True)
 class EpochResult:
-    """What one epoch of one way gave, or some on average.
-
-    Attributes:
-        num_rows: Rows trained.
-        checksum: `checksum_of` those rows.
-        wall_s: From asking for the first batch to the end of the last step.
-        busy_s: Time in which the accelerator computed.
-        waited_s: Time in which it had nothing to do because the loop was waiting for a batch.
-        cpu_s: Processor time of all threads, Stoker's and the loop's.
-        remote_bytes: Bytes that came over the link.
-    """
+    """What one epoch of one way gave, or some on average."""
 
     num_rows: float
     checksum: int
-    wall_s: float
-    busy_s: float
-    waited_s: float
-    cpu_s: float
-    remote_bytes: float
+    wall_s: float  # from asking for the first batch to the end of the last step
+    busy_s: float  # in which the accelerator computed
+    waited_s: float  # in which it had nothing to do because the loop was waiting for a batch
+    cpu_s: float  # of all threads, Stoker's and the loop's
+    remote_bytes: float  # that came over the link
 
     @property
     def busy(self) -> float:
@@ -64,21 +54,13 @@ class EpochResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WayResult:
-    """One way's epochs, all of them whole.
-
-    Attributes:
-        key: Which way.
-        name: What it is called on the screen.
-        how: What it does, in a sentence.
-        epochs: Its epochs, in order.
-        has_all_rows: Whether it was given all rows; only the ceiling may lack some, for want of memory.
-    """
+    """One way's epochs, all of them whole: what it is called, and how it works in a sentence."""
 
     key: str
     name: str
     how: str
     epochs: tuple[EpochResult, ...]
-    has_all_rows: bool = True
+    has_all_rows: bool = True  # only the ceiling may lack some, for want of memory
 
     @property
     def first(self) -> EpochResult:
@@ -109,29 +91,17 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """All that the demo found.
-
-    Attributes:
-        ways: The ways, in the order they are shown.
-        checks: What was checked, and whether it holds.
-        num_rows: Rows of the data set.
-        num_epochs: Epochs of each way, but for slow ones on a slow machine.
-        setting: What all ways were given, by name: data set, remote store, accelerator, length of a step.
-        machine: What it ran on, by name; the versions of what did the work, too.
-        wall_s: Seconds of everything.
-        when: Date of the run.
-        notes: What a reader should know beside the numbers.
-    """
+    """All that the demo found; ways, setting and machine in the order in which they are shown."""
 
     ways: tuple[WayResult, ...]
     checks: tuple[Check, ...]
     num_rows: int
-    num_epochs: int
-    setting: dict[str, str]
+    num_epochs: int  # of each way, but for slow ones on a slow machine
+    setting: dict[str, str]  # what all ways were given, by name
     machine: dict[str, str]
     wall_s: float
     when: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader should know beside the numbers
 
     def later(self, key: str) -> EpochResult:
         """Return the later epochs of one way."""

@@ -18,6 +18,7 @@ import xxhash
 from rich.console import Console
 from rich.text import Text
 
+from stoker.dataset.dataset import Dataset
 from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, waited_s
 from stoker.demo.data import (
     BANDWIDTH_BYTES_S,
@@ -29,6 +30,7 @@ from stoker.demo.data import (
     checksum_of,
     find_data,
     make_data,
+    ranking_dataset,
 )
 from stoker.demo.results import (
     ARROW,
@@ -48,7 +50,6 @@ from stoker.demo.ways import (
     ArrowCache,
     Batches,
     PlainReads,
-    Source,
     StokerLoader,
     Way,
     batches_in_ram,
@@ -150,9 +151,8 @@ class _Contest:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        urls = tuple(map(str, self.data.paths))
-        self.remote = Source(urls, self.link)
-        self.local = Source(urls, storage_for(str(self.data.folder), storage_options=None))
+        self.remote = ranking_dataset(self.data.paths, storage=self.link)
+        self.local = ranking_dataset(self.data.paths, storage=storage_for(str(self.data.folder)))
 
     def run(self, start: float) -> DemoResult:
         """Train all ways, and return what they gave; `start` is when everything began."""
@@ -260,7 +260,7 @@ class _Contest:
         start = asked = time.perf_counter()
         with closing(epoch) as batches:
             for batch in self.counted(batches, what):
-                fetches.append(TimeRange(asked, time.perf_counter()))
+                fetches.append((asked, time.perf_counter()))
                 self.accelerator.step(batch)
                 checked = np.asarray(batch["dense"])[:, STACKED["dense"][0].index(CHECKED_COLUMN)]
                 num_rows += len(checked)
@@ -273,8 +273,8 @@ class _Contest:
         return EpochResult(
             num_rows=num_rows,
             checksum=checksum % 2**64,
-            wall_s=max(step.stop for step in steps) - start,
-            busy_s=sum(step.stop - step.start for step in steps),
+            wall_s=max(ended for _, ended in steps) - start,
+            busy_s=sum(ended - began for began, ended in steps),
             waited_s=waited_s(fetches, steps, start=start),
             cpu_s=cpu_s,
             remote_bytes=self.link.bytes_read - remote_before,
@@ -295,8 +295,8 @@ class _Contest:
             Check(text=no_read, holds=num_read == 0, detail=f"{num_read:,} bytes came over the link"),
         ]
 
-    def _digests(self, name: str, source: Source, cache: Path | None, *, num_steps: int) -> list[str]:
-        way = StokerLoader(source, cache=cache, num_threads=self.num_threads)
+    def _digests(self, name: str, dataset: Dataset, cache: Path | None, *, num_steps: int) -> list[str]:
+        way = StokerLoader(dataset, cache=cache, num_threads=self.num_threads)
         with closing(way), closing(way.epoch(0)) as batches:
             return [digest_of(one) for one in self.counted(islice(batches, num_steps), f"{name}, byte by byte")]
 

@@ -23,14 +23,15 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stoker.demo.data import SEED, ranking_dataset
+from stoker.dataset.dataset import Dataset
+from stoker.demo.data import SEED
 from stoker.demo.ranking import COUNTRIES, EMBEDDING_SIZE, ID_CARDINALITIES, NUM_CONTEXT, NUM_DENSE
 from stoker.fields.offsets import Int64
 from stoker.fields.spec import Array, Arrays, Ragged
@@ -38,7 +39,7 @@ from stoker.host.forks import cached_property
 from stoker.loader.loader import Loader
 from stoker.loader.shard import Shard
 from stoker.storage.fetch import Ranges, RangesFile
-from stoker.storage.storage import ObjectInfo, Storage
+from stoker.storage.storage import ObjectInfo
 
 BATCH_SIZE = 4_096
 # Rows that are mixed with each other: four row groups, 64 batches.
@@ -70,23 +71,11 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Source(NamedTuple):
-    """The rows that all ways deliver: Parquet files, and what they are read through."""
-
-    urls: tuple[str, ...]
-    storage: Storage
-
-
 class PlainReads:
-    """Row groups read ahead, decoded, turned into arrays once each, mixed, and cut into batches by one more thread.
+    """Row groups read ahead, decoded, turned into arrays once each, mixed, and cut into batches by one more thread."""
 
-    Args:
-        source: The rows.
-        num_threads: Threads that read.
-    """
-
-    def __init__(self, source: Source, *, num_threads: int) -> None:
-        self._source = source
+    def __init__(self, dataset: Dataset, *, num_threads: int) -> None:
+        self._urls, self._storage = dataset.sources, dataset.find_storage()
         self._num_threads = num_threads
 
     def epoch(self, epoch: int) -> Batches:
@@ -131,32 +120,28 @@ class PlainReads:
     def _row_groups(self) -> list[_RowGroup]:
         """All row groups; the footers are read once, at the first use, and all at the same time."""
 
-        def footer(url: str) -> tuple[ObjectInfo, pq.FileMetaData]:
-            info = self._source.storage.stat(url)
+        def footer(url: str | Path) -> tuple[ObjectInfo, pq.FileMetaData]:
+            info = self._storage.stat(str(url))
             return info, pq.read_metadata(self._file(info))
 
         with ThreadPoolExecutor(_MAX_FOOTERS, thread_name_prefix="stoker-demo") as pool:
-            footers = list(pool.map(footer, self._source.urls))
+            footers = list(pool.map(footer, self._urls))
         return [(info, footer, number) for info, footer in footers for number in range(footer.num_row_groups)]
 
     def _file(self, info: ObjectInfo) -> pa.PythonFile:
         """Return a file as pyarrow reads it: a request for each range that it asks for."""
-        return pa.PythonFile(RangesFile(Ranges(info, self._source.storage)), mode="r")
+        return pa.PythonFile(RangesFile(Ranges(info, self._storage)), mode="r")
 
 
 class ArrowCache(PlainReads):
     """Row groups kept as Arrow files on SSD, and mapped into memory: the cache that is tried first.
 
-    Parquet is gone from it. Rows are drawn in Arrow, and become arrays when their batch is dequeued.
-
-    Args:
-        source: The rows.
-        folder: Where the Arrow files are kept.
-        num_threads: Threads that read and map, and as many that draw rows.
+    Parquet is gone from it. As many threads as read and map draw rows in Arrow, which become arrays when their batch is
+    dequeued.
     """
 
-    def __init__(self, source: Source, *, folder: Path, num_threads: int) -> None:
-        super().__init__(source, num_threads=num_threads)
+    def __init__(self, dataset: Dataset, *, folder: Path, num_threads: int) -> None:
+        super().__init__(dataset, num_threads=num_threads)
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -192,18 +177,12 @@ class ArrowCache(PlainReads):
 
 
 class StokerLoader:
-    """A `stoker.Loader` over the rows, with nothing but its public arguments.
+    """A `stoker.Loader` over the rows, with nothing but its public arguments."""
 
-    Args:
-        source: The rows.
-        cache: Folder for the chunks; None keeps them in memory, for this loader alone.
-        num_threads: Threads that build, and as many that assemble.
-    """
-
-    def __init__(self, source: Source, *, cache: Path | None, num_threads: int) -> None:
+    def __init__(self, dataset: Dataset, *, cache: Path | None, num_threads: int) -> None:
         self._make = partial(
             Loader,
-            ranking_dataset(source.urls, storage=source.storage),
+            dataset,
             shard=Shard(0, 1),  # whatever started this process
             batch_size=BATCH_SIZE,
             shuffle=True,
@@ -229,10 +208,10 @@ class StokerLoader:
             loader.close()
 
 
-def batches_in_ram(source: Source, *, num_threads: int, limit_bytes: int) -> tuple[list[Arrays], bool]:
+def batches_in_ram(dataset: Dataset, *, num_threads: int, limit_bytes: int) -> tuple[list[Arrays], bool]:
     """Return batches of the rows, as many as fit into so much memory, and whether those are all."""
     kept: list[Arrays] = []
-    with closing(PlainReads(source, num_threads=num_threads).epoch(0)) as batches:
+    with closing(PlainReads(dataset, num_threads=num_threads).epoch(0)) as batches:
         for batch in batches:
             limit_bytes -= sum(array.nbytes for array in batch.values())
             if limit_bytes < 0 and kept:
@@ -250,11 +229,8 @@ def in_ram(batches: Sequence[Arrays], epoch: int) -> Batches:
 def arrays_of(table: pa.Table) -> Arrays:
     """Return the arrays of a table of the demo's columns: whole columns at a time, no Python for each row.
 
-        dense [N, 40]   ids [N, 20]   context [N, 6]   query_embedding [N, 64]   country, query_id, label [N]
-        clicked_items, viewed_categories: ragged
-
-    Args:
-        table: All of the columns. Shape [N].
+    dense [N, 40]   ids [N, 20]   context [N, 6]   query_embedding [N, 64]   country, query_id, label [N]
+    clicked_items, viewed_categories: ragged
     """
     columns = {name: _one_chunk(table[name]) for name in table.column_names}
     arrays: Arrays = {

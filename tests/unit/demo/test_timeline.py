@@ -1,4 +1,4 @@
-from stoker.demo.accelerator import SimulatedAccelerator, TimeRange, waited_s
+from stoker.demo.accelerator import SimulatedAccelerator, waited_s
 
 
 class Clock:
@@ -18,7 +18,7 @@ def test_steps_follow_each_other_without_a_gap_when_the_loop_is_fast():
     accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
     for _ in range(3):
         accelerator.step({})
-    assert accelerator.finish() == [TimeRange(0, 1), TimeRange(1, 2), TimeRange(2, 3)]
+    assert accelerator.finish() == [(0, 1), (1, 2), (2, 3)]
     assert clock.now == 3
 
 
@@ -28,7 +28,7 @@ def test_a_wait_that_returns_late_does_not_delay_a_step_that_was_queued():
     accelerator = SimulatedAccelerator(1.0, clock=clock, wait=clock.wait)
     accelerator.step({})
     accelerator.step({})
-    assert accelerator.finish() == [TimeRange(0, 1), TimeRange(1, 2)]
+    assert accelerator.finish() == [(0, 1), (1, 2)]
 
 
 def test_a_step_begins_when_its_batch_comes_if_that_is_later():
@@ -37,7 +37,7 @@ def test_a_step_begins_when_its_batch_comes_if_that_is_later():
     accelerator.step({})
     clock.now = 5.0
     accelerator.step({})
-    assert accelerator.finish() == [TimeRange(0, 1), TimeRange(5, 6)]
+    assert accelerator.finish() == [(0, 1), (5, 6)]
 
 
 def test_the_loop_may_fetch_while_a_step_runs():
@@ -46,7 +46,7 @@ def test_the_loop_may_fetch_while_a_step_runs():
     for _ in range(3):
         clock.now += 0.75
         accelerator.step({})
-    assert accelerator.finish() == [TimeRange(0.75, 1.75), TimeRange(1.75, 2.75), TimeRange(2.75, 3.75)]
+    assert accelerator.finish() == [(0.75, 1.75), (1.75, 2.75), (2.75, 3.75)]
 
 
 def test_finish_forgets_the_steps_it_returned():
@@ -58,7 +58,7 @@ def test_finish_forgets_the_steps_it_returned():
 
 
 def test_only_fetching_while_no_step_runs_is_waiting():
-    steps = [TimeRange(2, 5), TimeRange(7, 8)]
-    assert waited_s([TimeRange(0, 2), TimeRange(2, 4)], steps, start=0) == 2
-    assert waited_s([TimeRange(0, 2), TimeRange(2, 6)], steps, start=0) == 3
-    assert waited_s([TimeRange(0, 1), TimeRange(6, 7)], steps, start=0) == 2
+    steps = [(2, 5), (7, 8)]
+    assert waited_s([(0, 2), (2, 4)], steps, start=0) == 2
+    assert waited_s([(0, 2), (2, 6)], steps, start=0) == 3
+    assert waited_s([(0, 1), (6, 7)], steps, start=0) == 2

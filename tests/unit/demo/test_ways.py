@@ -11,14 +11,13 @@ import pytest
 from tests.strategies import arrays_in
 
 from stoker import Ragged, SourceError
-from stoker.demo.data import make_data
+from stoker.demo.data import make_data, ranking_dataset
 from stoker.demo.ranking import COUNTRIES
 from stoker.demo.run import digest_of
 from stoker.demo.ways import (
     BATCH_SIZE,
     ArrowCache,
     PlainReads,
-    Source,
     StokerLoader,
     arrays_of,
     batches_in_ram,
@@ -42,20 +41,19 @@ def table(data):
 
 
 @pytest.fixture
-def source(data):
-    storage = storage_for(str(data.folder), storage_options=None)
-    return Source(tuple(map(str, data.paths)), storage)
+def dataset(data):
+    return ranking_dataset(data.paths, storage=storage_for(str(data.folder)))
 
 
 @pytest.fixture(params=["plain", "threads", "arrow", "ram", "stoker"])
-def way(request, source, tmp_path):
+def way(request, dataset, tmp_path):
     """What gives the batches of an epoch."""
-    with closing(StokerLoader(source, cache=tmp_path / "cache", num_threads=2)) as stoker:
+    with closing(StokerLoader(dataset, cache=tmp_path / "cache", num_threads=2)) as stoker:
         yield {
-            "plain": lambda: PlainReads(source, num_threads=2).epoch,
-            "threads": lambda: PlainReads(source, num_threads=8).epoch,
-            "arrow": lambda: ArrowCache(source, folder=tmp_path / "arrow", num_threads=2).epoch,
-            "ram": lambda: partial(in_ram, batches_in_ram(source, num_threads=2, limit_bytes=1 << 30)[0]),
+            "plain": lambda: PlainReads(dataset, num_threads=2).epoch,
+            "threads": lambda: PlainReads(dataset, num_threads=8).epoch,
+            "arrow": lambda: ArrowCache(dataset, folder=tmp_path / "arrow", num_threads=2).epoch,
+            "ram": lambda: partial(in_ram, batches_in_ram(dataset, num_threads=2, limit_bytes=1 << 30)[0]),
             "stoker": lambda: stoker.epoch,
         }[request.param]()
 
@@ -111,27 +109,27 @@ def test_an_epoch_can_be_left_early_and_leaves_no_thread(way):
 
 
 @pytest.mark.parametrize("make", [PlainReads, lambda s, num_threads: None], ids=["plain", "arrow"])
-def test_a_failed_read_reaches_the_loop(make, source, tmp_path):
-    flaky = FlakyStorage(source.storage, every=20)
-    broken = Source(source.urls, flaky)
+def test_a_failed_read_reaches_the_loop(make, dataset, tmp_path):
+    flaky = FlakyStorage(dataset.storage, every=20)
+    broken = ranking_dataset(dataset.sources, storage=flaky)
     way = make(broken, num_threads=2) or ArrowCache(broken, folder=tmp_path / "arrow", num_threads=2)
     with closing(way.epoch(0)) as batches, pytest.raises((OSError, SourceError)):
         list(batches)
 
 
-def test_an_arrow_epoch_reads_nothing_once_the_files_are_there(source, tmp_path):
-    way = ArrowCache(source, folder=tmp_path / "arrow", num_threads=2)
+def test_an_arrow_epoch_reads_nothing_once_the_files_are_there(dataset, tmp_path):
+    way = ArrowCache(dataset, folder=tmp_path / "arrow", num_threads=2)
     _batches(way.epoch, 0)
-    counted = FlakyStorage(source.storage, every=None)
-    again = ArrowCache(Source(source.urls, counted), folder=tmp_path / "arrow", num_threads=2)
+    counted = FlakyStorage(dataset.storage, every=None)
+    again = ArrowCache(ranking_dataset(dataset.sources, storage=counted), folder=tmp_path / "arrow", num_threads=2)
     _batches(again.epoch, 1)
-    assert counted.num_reads == len(source.urls)  # the footers alone
+    assert counted.num_reads == len(dataset.sources)  # the footers alone
 
 
-def test_what_does_not_fit_into_memory_is_left_out(source):
-    whole, is_all = batches_in_ram(source, num_threads=2, limit_bytes=1 << 30)
+def test_what_does_not_fit_into_memory_is_left_out(dataset):
+    whole, is_all = batches_in_ram(dataset, num_threads=2, limit_bytes=1 << 30)
     batch_bytes = sum(array.nbytes for array in whole[0].values())
-    part, is_whole = batches_in_ram(source, num_threads=2, limit_bytes=3 * batch_bytes)
+    part, is_whole = batches_in_ram(dataset, num_threads=2, limit_bytes=3 * batch_bytes)
     assert (is_all, is_whole) == (True, False)
     assert 1 <= len(part) <= 4
 
