@@ -38,21 +38,13 @@ _NO_POSITION = (
 
 
 class Seen(NamedTuple):
-    """What the frames behind a pass tell.
+    """What the frames behind a pass tell."""
 
-    Attributes:
-        misuse: How the batches would be spoiled: batched, shared out once more, or cut.
-        epoch: Which epoch is meant, where that is known.
-        missing: What is wrong unless a position is loaded before the first batch.
-        num_steps: Steps of its pass behind which the state stands that a `StatefulDataLoader` goes on from.
-        is_over: Whether that pass had come to its end.
-    """
-
-    misuse: str | None = None
-    epoch: int | None = None
-    missing: str | None = None
-    num_steps: int | None = None
-    is_over: bool = False
+    misuse: str | None = None  # how the batches would be spoiled: batched, shared out once more, or cut
+    epoch: int | None = None  # which one is meant, where that is known
+    missing: str | None = None  # what is wrong unless a position is loaded before the first batch
+    num_steps: int | None = None  # of its pass behind which the state stands that a `StatefulDataLoader` goes on from
+    is_over: bool = False  # whether that pass had come to its end
 
 
 def look_at_callers(*, has_lists: bool) -> Seen:

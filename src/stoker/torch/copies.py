@@ -37,14 +37,9 @@ _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64
 class Copies:
     """Copies of batches, to a device or none. To a device, it is used inside a block of the stream's.
 
-    Args:
-        copy: Begins to copy an array, which must stay until that is done; or shows it where it lies.
-        resident: Records that stay on the device; None keeps none there.
-        compact: Fields that are widened there, and how.
-
-    Attributes:
-        compact: As given.
-        memory: Every tensor that owns memory there of what was copied and made so far.
+    `copy` begins to copy an array, which must stay until that is done, or shows it where it lies. Records that stay on
+    the device are those of `resident`; the fields of `compact` are widened there. Every tensor that owns memory there
+    of what was copied and made so far is in `memory`.
     """
 
     def __init__(
@@ -137,12 +132,7 @@ def widen_tensor(kept: torch.Tensor, compact: Compact) -> torch.Tensor:
 
 
 def expand_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return `rows[index]`, of any dtype.
-
-    Args:
-        rows: Shape [U, ...].
-        index: int32 or int64, shape [B].
-    """
+    """Return `rows[index]`, of any dtype. Shape [B, ...], of rows [U, ...]; the index is int32 or int64."""
     signed = _AS_SIGNED.get(rows.dtype)
     if signed is not None:
         return rows.view(signed).index_select(0, index).view(rows.dtype)
@@ -151,24 +141,8 @@ def expand_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return rows.index_select(0, index)
 
 
-def expand_records(records: torch.Tensor, index: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write `records[index]` to memory that is there.
-
-    Args:
-        records: uint8, shape [U, record_bytes].
-        index: int32 or int64, shape [B].
-        out: uint8, shape [B, record_bytes].
-    """
-    torch.index_select(words_of(records), 0, index, out=words_of(out))
-
-
 def expanded_totals(ragged: Ragged, index: Array) -> list[int]:
-    """Return how many lists or values each level has once it is expanded; counted on the host, which has it all.
-
-    Args:
-        ragged: U lists, of arrays.
-        index: Which of them each sample has. Shape [B].
-    """
+    """Return how many lists or values each level has in `ragged[index]`; counted on the host, which has it all."""
     starts: npt.NDArray[np.int64] = ragged.offsets
     totals = []
     values: Any = ragged
@@ -181,13 +155,7 @@ def expanded_totals(ragged: Ragged, index: Array) -> list[int]:
 
 
 def expand_ragged(ragged: Ragged, index: torch.Tensor, totals: list[int]) -> Ragged:
-    """Return lists `index` of a ragged field; the host does not wait for the device.
-
-    Args:
-        ragged: U lists, of tensors.
-        index: int32 or int64, shape [B].
-        totals: Of `expanded_totals`.
-    """
+    """Return `ragged[index]`, of tensors, whose totals are known: so the host does not wait for the device."""
     starts = ragged.offsets.index_select(0, index)
     lengths = ragged.offsets.diff().index_select(0, index)
     offsets = torch.zeros(len(index) + 1, dtype=torch.int64, device=index.device)
@@ -216,9 +184,12 @@ so there is one for each field, not for each field of each batch."""
 def begin(together: Together, copies: Copies, *, is_expanded: bool) -> Cut:
     """Begin to copy several batches, and return what takes them apart; see `Delivery` for `is_expanded`."""
     pieces = _begin_own(together, copies)
-    for rows, index in together.shared:
-        begin_shared = _begin_expanded if is_expanded else _begin_once
-        pieces += begin_shared(rows, index, copies.array(index), together.sizes, copies)
+    for rows, host_index in together.shared:
+        index = copies.array(host_index)
+        if is_expanded:
+            pieces += _begin_expanded(rows, host_index, index, together.sizes, copies)
+        else:
+            pieces += [partial(_deduplicated, piece, index, together.sizes) for piece in _begin_own(rows, copies)]
     names = list(together.names)
     if together.groups is not None:
         offsets, sizes = copies.array(together.groups[0]), [num + 1 for num in together.groups[1]]
@@ -265,13 +236,10 @@ def _begin_lists(together: Together, copies: Copies) -> Piece:
     }
 
 
-def _begin_once(rows: Together, _: Array, index: torch.Tensor, sizes: Sequence[int], copies: Copies) -> list[Piece]:
-    """Begin to copy what the samples of each batch share, each value once, beside which of these every sample has."""
-
-    def deduplicated(piece: Piece) -> dict[str, Sequence[Any]]:
-        return {name: list(map(Deduplicated, values, cut(index, sizes))) for name, values in piece().items()}
-
-    return [partial(deduplicated, piece) for piece in _begin_own(rows, copies)]
+def _deduplicated(piece: Piece, index: torch.Tensor, sizes: Sequence[int]) -> dict[str, Sequence[Any]]:
+    """Return what the samples of each batch share, each value once, beside which of these every sample has."""
+    of_each = cut(index, sizes)
+    return {name: list(map(Deduplicated, values, of_each)) for name, values in piece().items()}
 
 
 def _begin_expanded(
@@ -279,19 +247,14 @@ def _begin_expanded(
 ) -> list[Piece]:
     """Begin to copy what the samples of each batch share, and expand it behind the copy.
 
-    Args:
-        rows: The different ones of each batch.
-        host_index: Which of its batch's each sample has. Shape [B], B over all batches.
-        index: The same on the device.
-        sizes: Samples of each batch.
-        copies: Copies.
+    The index says on either side which row of its batch each sample has, over all batches, of so many samples each.
     """
     spec, of_each, pieces = rows.assembled.spec, cut(index, sizes), list[Piece]()
     if spec.record_bytes:
         records = copies.array(rows.assembled.records)
         out = copies.own(torch.empty((len(index), spec.record_bytes), dtype=torch.uint8, device=records.device))
         for some, own, target in zip(cut(records, rows.sizes), of_each, cut(out, sizes), strict=True):
-            expand_records(some, own, out=target)
+            torch.index_select(words_of(some), 0, own, out=words_of(target))
         pieces.append(_fixed(out, spec, sizes, copies))
     if rows.num_values:
         lists, places = _begin_lists(rows, copies)(), np.split(host_index, np.cumsum(sizes)[:-1])

@@ -25,10 +25,8 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all contexts of the proces
 class CudaStream:
     """Copies to a GPU on a stream of its own, while the GPU does something else. Safe to use from several threads.
 
-    Args:
-        device: A CUDA device with its index: threads that assemble batches have a current device of their own, which
-            would be GPU 0 whatever the training loop has chosen.
-        cuda: What memory is registered with, and streams are made by.
+    The device has its index: threads that assemble batches have a current device of their own, which would be GPU 0
+    whatever the training loop has chosen. Memory is registered with `cuda`, and the stream made by it.
     """
 
     def __init__(self, device: torch.device, *, cuda: Any = torch.cuda) -> None:
@@ -94,14 +92,8 @@ class ResidentRows:
 
         device memory   ┆ chunk 7 ┆ chunk 2 ┆ chunk 5 ┆  room  ┆
 
-    All work goes to one stream, so that what is gathered there comes behind the copies that brought it.
-
-    Args:
-        stream: Copies to the device.
-        limit_bytes: Device memory for them.
-
-    Attributes:
-        first_row: Where each chunk's records begin; -1 where it does not lie there. Shape [N].
+    All work goes to one stream, so that what is gathered there comes behind the copies that brought it. `first_row` is
+    where each chunk's records begin, -1 where it does not lie there. Shape [N].
     """
 
     def __init__(self, stream: CudaStream, *, limit_bytes: int) -> None:
@@ -117,11 +109,7 @@ class ResidentRows:
         self._in_flight: list[tuple[torch.cuda.Event, Array]] = []
 
     def open(self, num_samples: Int64, record_bytes: int) -> None:
-        """Say what there is: the samples of each chunk, and the bytes of a record.
-
-        Raises:
-            ValueError: Not one record fits.
-        """
+        """Say what there is: the samples of each chunk, and the bytes of a record, of which one must fit."""
         self._width = record_bytes
         self._num_rows = min(self._limit_bytes // record_bytes, int(num_samples.sum()))
         if not self._num_rows and num_samples.any():
@@ -136,11 +124,9 @@ class ResidentRows:
         return self._end * self._width
 
     def offer(self, chunk: int, records: Array) -> bool:
-        """Take a chunk, if there is room for it, and return whether it lies there now.
+        """Take a chunk's records, if there is room for them, and return whether they lie there now.
 
-        Args:
-            chunk: Its number.
-            records: uint8, shape [rows of the chunk, record_bytes]; may be gone once this returns.
+        They are uint8, shape [rows of the chunk, record_bytes], and may be gone once this returns.
         """
         with self._lock:  # also so that all copies come behind the making of the memory
             if self.first_row[chunk] >= 0:
@@ -165,12 +151,8 @@ class ResidentRows:
     def gather(self, rows: Int64, others: Array, copy: Callable[[Array], torch.Tensor]) -> torch.Tensor:
         """Return all records of a batch on the device, uint8, shape [B, record_bytes].
 
-        Call it inside a block of the stream's.
-
-        Args:
-            rows: Row of each sample there, -1 for the others. Shape [B].
-            others: Records of these. Shape [H, record_bytes].
-            copy: Begins to copy an array to the device.
+        Call it inside a block of the stream's. Rows are those of each sample there, -1 for those whose records are
+        `others`, shape [H, record_bytes]. `copy` begins to copy an array to the device.
         """
         if len(others) == len(rows):
             return copy(others)

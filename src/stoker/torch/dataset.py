@@ -314,13 +314,7 @@ class TorchDataset(IterableDataset[Tensors]):
         return which
 
     def state_of(self, which: Pass, num_before: int, num_workers: int) -> dict[str, Any]:
-        """Return where a pass began, as JSON can write it and torchdata does not take it apart.
-
-        Args:
-            which: The pass.
-            num_before: Steps before that, as torchdata counts them.
-            num_workers: Workers among which the steps are shared out.
-        """
+        """Return where a pass began, as JSON can write it and torchdata, which counts steps, does not take it apart."""
         position = self.position_of(which)
         start = json.dumps(None if position is None else position.to_json())
         return {"start": start, "num_before": num_before, **self._made_of(num_workers)}
@@ -401,12 +395,6 @@ class TorchIterator(Iterator[Tensors]):
 
     Has a state that torchdata's `StatefulDataLoader` keeps for each worker: where the pass began, the batch size, and
     the number of workers. torchdata itself counts the steps since then.
-
-    Args:
-        dataset: Makes the batches.
-        which: The pass.
-        seen: What is known of the callers, such as a framework.
-        worker: What torch knows of the worker; None outside one.
     """
 
     def __init__(self, dataset: TorchDataset, which: Pass, seen: Seen, worker: WorkerInfo | None) -> None:
@@ -427,11 +415,7 @@ class TorchIterator(Iterator[Tensors]):
         return self._dataset.state_of(self._which, self._num_before, self._num_workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where a worker of the same number among as many stood.
-
-        Raises:
-            ResumeError: The pass was one of another data set, order or batch size.
-        """
+        """Go on from where a worker of the same number among as many stood; see `TorchDataset.go_on`."""
         self._which = self._dataset.go_on(self._which, state, self._seen, self._num_workers)
         self._num_before = self._seen.num_steps or 0
         self._seen = self._seen._replace(missing=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -18,11 +19,9 @@ from stoker.torch.tensors import Tensors, as_tensor, own_tensors
 
 
 class CpuDelivery(Delivery):
-    """Tensors that share the batch's memory.
+    """Tensors that share the batch's memory; where asked for, those of fixed width are views of one storage.
 
-    Args:
-        in_one_storage: Whether the fixed-width fields are views of one storage. A tensor that goes to another process
-            takes its whole storage along, so tensors of their own would each carry the whole batch.
+    A tensor that goes to another process takes its storage along: tensors of their own would each carry the batch.
     """
 
     def __init__(self, *, in_one_storage: bool = False) -> None:
@@ -39,32 +38,22 @@ class CpuDelivery(Delivery):
         return begin(together, Copies(as_tensor), is_expanded=self.is_expanded)()
 
 
+@dataclass(eq=False)
 class Crossing:
-    """Batches whose copy is under way: one, or several that are copied as one.
+    """Batches whose copy is under way: one, or several that are copied as one."""
 
-    Args:
-        cut: Returns the fields of each batch, valid once `copied` is done; called once, for the first that is wanted.
-        memory: Every tensor that owns device memory among them or behind them.
-        copied: Behind the copy.
-        source: The host memory that is being read until then.
-    """
-
-    def __init__(self, cut: Cut, memory: list[torch.Tensor], copied: torch.cuda.Event, source: Made | Together) -> None:
-        self._cut: Cut | None = cut
-        self._batches: list[Tensors | None] = []
-        self.memory = memory
-        self.copied = copied
-        self.source = source
-        self.streams: set[Hashable] = set()
-        """Streams that wait for it already."""
+    cut: Cut | None  # called once, for the first batch that is wanted; valid once `copied` is done
+    memory: list[torch.Tensor]  # that own device memory among the batches or behind them
+    copied: torch.cuda.Event
+    source: Made | Together  # whose host memory is being read until then
+    streams: set[Hashable] = field(default_factory=set)  # that wait for it already
+    batches: dict[int, Tensors] = field(default_factory=dict)
 
     def take(self, number: int) -> Tensors:
         """Return the fields of one of the batches, once."""
-        if self._cut is not None:
-            self._batches, self._cut = [*self._cut()], None
-        fields, self._batches[number] = self._batches[number], None
-        assert fields is not None
-        return fields
+        if self.cut is not None:
+            self.batches, self.cut = dict(enumerate(self.cut())), None
+        return self.batches.pop(number)
 
 
 OnDevice: TypeAlias = tuple[Crossing, int]
@@ -81,10 +70,6 @@ class DeviceDelivery(Delivery):
     `_in_flight` holds it until then. The device memory is allocated on the copy stream but used on the loop's, so
     the stream tells torch's allocator, which otherwise would give it to the next copy too early: once for all batches
     that crossed together, and each stream that they are used on.
-
-    Args:
-        stream: Copies.
-        resident: Records that stay on the device; None keeps none there.
     """
 
     copies = takes_together = True

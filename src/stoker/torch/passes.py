@@ -13,25 +13,15 @@ _KEY_BITS = 32
 
 
 class Pass(NamedTuple):
-    """One pass over a DataLoader, in numbers alone.
+    """One pass over a DataLoader, in numbers alone."""
 
-    Attributes:
-        number: Passes before it.
-        key: What all workers of the pass know, and those of another one do not; 0 where nobody has begun it.
-        base: The pass that begins at the position that follows. Those after it are the epochs after that.
-        epoch: Of the position.
-        num_consumed: Samples of that epoch that come before the position.
-        order: Stands for the order that the position belongs to.
-        is_restored: Whether it was saved, so that no epoch that is named may take its place.
-    """
-
-    number: int = 0
-    key: int = 0
-    base: int = 0
+    number: int = 0  # of passes before it
+    key: int = 0  # that all workers of the pass know, and those of another one do not; 0 where nobody has begun it
+    base: int = 0  # the pass that begins at the position that follows; those after it are the epochs after that
     epoch: int = 0
     num_consumed: int = 0
-    order: int = 0
-    is_restored: int = 0
+    order: int = 0  # stands for the order that the position belongs to
+    is_restored: int = 0  # saved, so that no epoch that is named may take its place
 
     @property
     def place(self) -> tuple[int, int]:

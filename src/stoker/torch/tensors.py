@@ -34,10 +34,7 @@ def as_tensor(array: Any) -> torch.Tensor:
     """Return a tensor that shares the array's memory, or has a copy where torch cannot look at it.
 
     That is so for arrays that run backwards and for those that must not be written: what a user's `augment` may
-    return. A tensor comes back as it is.
-
-    Raises:
-        TypeError: Its dtype is none of torch's.
+    return. A tensor comes back as it is. A `TypeError` says that its dtype is none of torch's.
     """
     if isinstance(array, torch.Tensor):
         return array
@@ -79,9 +76,7 @@ def _own_tensor(field: Any) -> Any:
 def fields_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
     """Return the fixed-width fields of records, in batch order, as tensors that share one memory, wherever that lies.
 
-    Args:
-        records: uint8, shape [B, record_bytes].
-        spec: Spec of the samples.
+    The records are uint8, shape [B, record_bytes].
     """
     # As they come they are views of each other: one that is written to would be another version of all, and torch
     # refuses to write into one beside gradients.
@@ -112,24 +107,16 @@ def views_of(records: torch.Tensor, spec: Spec) -> dict[str, torch.Tensor]:
 
 
 def words_of(records: torch.Tensor) -> torch.Tensor:
-    """Return records as 8-byte words, where they are whole ones: these are moved eight times as fast as bytes.
-
-    Args:
-        records: uint8, shape [B, record_bytes].
-    """
+    """Return records as 8-byte words, where they are whole ones: these are moved eight times as fast as bytes."""
     is_whole = records.shape[1] % 8 == 0 and records.shape[1] > 0
     return records.view(torch.int64) if is_whole else records
 
 
 def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
-    """Return pieces of a tensor, in its memory, each a tensor of its own to write to.
+    """Return pieces of a tensor, of so many rows, in its memory, each a tensor of its own to write to.
 
     Those of `Tensor.split` are views of it and of each other; see `fields_of`. Eight take 9 microseconds so, 4 like
     this.
-
-    Args:
-        tensor: Shape [B, ...].
-        sizes: Of each piece; B together.
     """
     pieces: Sequence[torch.Tensor] = torch.unsafe_split_with_sizes(tensor, list(sizes))
     return pieces
@@ -139,8 +126,7 @@ def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
 def _runs(spec: Spec) -> list[tuple[list[str], torch.dtype, tuple[int, ...], int]]:
     """Return the fixed-width fields that lie side by side in a record, of one dtype and shape each.
 
-    Returns:
-        Of each run: names of the fields, their dtype and shape, and where the first of them lies, in items.
+    Of each such run: the names, the dtype and the shape of its fields, and where the first of them lies, in items.
     """
     in_record = sorted(spec.fixed, key=lambda entry: spec.record_offsets[entry.name])
     runs = []
