@@ -21,23 +21,14 @@ class HasStats(Protocol):
 
 
 class Metric(NamedTuple):
-    """One figure.
+    """One figure."""
 
-    Attributes:
-        kind: A counter only grows; a gauge says what holds now.
-        name: Without prefix and unit.
-        unit: Base unit, "" for a count.
-        text: What it is.
-        read: Gives its value, or the values of each of its labels.
-        labels: What tells its values apart, beside the loader.
-    """
-
-    kind: Literal["counter", "gauge"]
-    name: str
+    kind: Literal["counter", "gauge"]  # a counter only grows, a gauge says what holds now
+    name: str  # without prefix and unit
     unit: Literal["", "seconds", "bytes", "ratio"]
     text: str
     read: Callable[[LoaderStats], float | Values]
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # what tells its values apart, beside the loader
 
     def values(self, loaders: Mapping[str, LoaderStats]) -> Iterator[tuple[dict[str, str], float]]:
         """Yield labels, the loader's name first, and the value."""

@@ -36,18 +36,7 @@ NEVER_NS = 1 << 63
 
 
 class Span(NamedTuple):
-    """A piece of work of one thread.
-
-    Attributes:
-        stage: Which stage.
-        start_ns: When it began, in ns of `time.perf_counter_ns`.
-        stop_ns: When it ended.
-        num_bytes: Bytes that went through.
-        epoch: Epoch it was for; -1 where that is not known, as with the next three.
-        step: Step that needs it first, counted from the epoch's beginning.
-        window: Number of the window in its lane.
-        chunk: Number of the chunk.
-    """
+    """A piece of work of one thread, by the clock of `time.perf_counter_ns`; what it is about is a `Subject`."""
 
     stage: str
     start_ns: int
@@ -75,13 +64,8 @@ class StageTotal:
 class Track:
     """One thread's totals and spans. Written by that thread alone, read by any.
 
-    Attributes:
-        totals: By stage, in the order in which stages first ran: pieces of work, ns spent on them, bytes.
-        spans: The latest, as (stage, start, stop, bytes, subject); None where there is no trace. Plain tuples of
-            integers, which the garbage collector leaves alone, however many a ring holds.
-        num_spans: Spans ever put there.
-        subject: What the thread is working for.
-        open_span: The innermost span it is in.
+    Totals are pieces of work, ns spent on them, and bytes, by stage, in the order in which stages first ran. `subject`
+    is what the thread is working for, `open_span` the innermost span it is in.
     """
 
     __slots__ = ("_thread", "name", "num_spans", "open_span", "spans", "subject", "totals")
@@ -89,8 +73,9 @@ class Track:
     def __init__(self, name: str, *, max_spans: int) -> None:
         self.name = name
         self.totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        # The latest: plain tuples of integers, which the garbage collector leaves alone, however many a ring holds.
         self.spans: deque[tuple[str, int, int, int, Subject]] | None = deque(maxlen=max_spans) if max_spans else None
-        self.num_spans = 0
+        self.num_spans = 0  # ever put there
 
     def begin(self, thread: threading.Thread) -> None:
         """Go on with a thread."""
@@ -118,20 +103,15 @@ class Stages:
     """Totals by stage, and spans; called with each piece of work: (stage, start_ns, stop_ns, num_bytes).
 
     Each thread writes to a track of its own, without a lock; the track of a thread that has ended goes to the next
-    one of its name, so that memory is bounded by the threads alive at once.
-
-    Args:
-        max_spans: Spans kept a thread: the latest. 0 keeps totals alone.
-        ranges: Shown every span that is entered and left, by stage and subject: "gather, step 12".
-
-    Attributes:
-        shows_each: Whether each piece of work is shown, in a trace or a profiler; else only what all of them came to.
-        due_ns: When work that ends later calls `on_due`: for whoever wants to be called now and then, without a thread.
+    one of its name, so that memory is bounded by the threads alive at once. The latest `max_spans` of each are kept;
+    `ranges` are shown every span that is entered and left, by stage and subject: "gather, step 12".
     """
 
     def __init__(self, *, max_spans: int = 0, ranges: Ranges | None = None) -> None:
         self.max_spans, self.ranges = max_spans, ranges
+        # Whether each piece of work is shown, in a trace or a profiler; else only what all of them came to.
         self.shows_each = bool(max_spans) or ranges is not None
+        # Work that ends later than this calls it: for whoever wants to be called now and then, without a thread.
         self.due_ns = NEVER_NS
         self.on_due: Callable[[str, int], None] | None = None
         self._lock = threading.Lock()
