@@ -50,10 +50,10 @@ from stoker.demo.ways import (
     ArrowCache,
     Batches,
     PlainReads,
-    StokerLoader,
     Way,
     batches_in_ram,
     in_ram,
+    stoker_loader,
 )
 from stoker.doctor.machine import has_cuda
 from stoker.doctor.page import check_report, write_page
@@ -224,9 +224,9 @@ class _Contest:
         arrow = ArrowCache(remote, folder=self.work / "arrow", num_threads=num).epoch
         how = f"decoded tables are kept as Arrow files and mapped; {drawn}"
         results.append(self._train(arrow, ARROW, "Arrow on SSD", how, num_epochs))
-        with closing(StokerLoader(remote, cache=self.work / "stoker", num_threads=num)) as stoker:
+        with stoker_loader(remote, folder=self.work / "stoker", num_threads=num) as stoker:
             how = f"stoker.Loader with {threads}: finished arrays are kept on SSD, a batch is one gather"
-            results.append(self._train(stoker.epoch, STOKER, "Stoker", how, num_epochs, cold))
+            results.append(self._train(stoker, STOKER, "Stoker", how, num_epochs, cold))
         limit_bytes = int(free_memory_bytes() * _RAM_SHARE)
         kept, is_whole = batches_in_ram(self.local, num_threads=num, limit_bytes=limit_bytes)
         if not is_whole:
@@ -295,9 +295,11 @@ class _Contest:
             Check(text=no_read, holds=num_read == 0, detail=f"{num_read:,} bytes came over the link"),
         ]
 
-    def _digests(self, name: str, dataset: Dataset, cache: Path | None, *, num_steps: int) -> list[str]:
-        way = StokerLoader(dataset, cache=cache, num_threads=self.num_threads)
-        with closing(way), closing(way.epoch(0)) as batches:
+    def _digests(self, name: str, dataset: Dataset, folder: Path | None, *, num_steps: int) -> list[str]:
+        with (
+            stoker_loader(dataset, folder=folder, num_threads=self.num_threads) as way,
+            closing(way(0)) as batches,
+        ):
             return [digest_of(one) for one in self.counted(islice(batches, num_steps), f"{name}, byte by byte")]
 
 

@@ -1,9 +1,9 @@
 """The ways a training loop can get its batches, each written as a good engineer would.
 
-    PlainReads    Parquet from the remote store, decoded again in each epoch
-    ArrowCache    Arrow tables kept on SSD, turned into arrays at each dequeue
-    StokerLoader  `stoker.Loader`
-    in_ram        batches that lie in memory already: the ceiling
+    PlainReads       Parquet from the remote store, decoded again in each epoch
+    ArrowCache       Arrow tables kept on SSD, turned into arrays at each dequeue
+    stoker_loader    `stoker.Loader`
+    in_ram           batches that lie in memory already: the ceiling
 
 The first two read row groups ahead in shuffled order, mix the rows of four at a time, and cut them into batches:
 
@@ -17,10 +17,10 @@ The batches of an epoch are a generator; closing it early ends whatever works fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -176,36 +176,34 @@ class ArrowCache(PlainReads):
             return pa.ipc.open_file(source).read_all()
 
 
-class StokerLoader:
-    """A `stoker.Loader` over the rows, with nothing but its public arguments."""
+@contextmanager
+def stoker_loader(dataset: Dataset, *, folder: Path | None, num_threads: int) -> Iterator[Way]:
+    """Give the epochs of a `stoker.Loader` with nothing but its public arguments; None for a folder keeps no cache.
 
-    def __init__(self, dataset: Dataset, *, cache: Path | None, num_threads: int) -> None:
-        self._make = partial(
-            Loader,
-            dataset,
-            shard=Shard(0, 1),  # whatever started this process
-            batch_size=BATCH_SIZE,
-            shuffle=True,
-            seed=SEED,
-            # A chunk of this data is a row group: rows are mixed as widely as in the other ways.
-            window=SHUFFLE_ROW_GROUPS,
-            cache=cache,
-            num_threads=num_threads,
-        )
+    The first epoch makes it, which lists the files and reads their footers, as the first of the other ways does.
+    """
+    with ExitStack() as stack:
 
-    @cached_property
-    def _loader(self) -> Loader:
-        return self._make()
+        @cache
+        def loader() -> Loader:
+            made = Loader(
+                dataset,
+                shard=Shard(0, 1),  # whatever started this process
+                batch_size=BATCH_SIZE,
+                shuffle=True,
+                seed=SEED,
+                # A chunk of this data is a row group: rows are mixed as widely as in the other ways.
+                window=SHUFFLE_ROW_GROUPS,
+                cache=folder,
+                num_threads=num_threads,
+            )
+            return stack.enter_context(made)
 
-    def epoch(self, epoch: int) -> Batches:
-        """Yield the epoch's batches; the first one lists the files and reads their footers, as the other ways do."""
-        self._loader.set_epoch(epoch)
-        yield from self._loader
+        def epoch(epoch: int) -> Batches:
+            loader().set_epoch(epoch)
+            yield from loader()
 
-    def close(self) -> None:
-        """Close the loader, if it was ever used."""
-        if (loader := vars(self).pop("_loader", None)) is not None:
-            loader.close()
+        yield epoch
 
 
 def batches_in_ram(dataset: Dataset, *, num_threads: int, limit_bytes: int) -> tuple[list[Arrays], bool]:

@@ -18,10 +18,10 @@ from stoker.demo.ways import (
     BATCH_SIZE,
     ArrowCache,
     PlainReads,
-    StokerLoader,
     arrays_of,
     batches_in_ram,
     in_ram,
+    stoker_loader,
     take,
 )
 from stoker.storage.find_storage import storage_for
@@ -48,13 +48,13 @@ def dataset(data):
 @pytest.fixture(params=["plain", "threads", "arrow", "ram", "stoker"])
 def way(request, dataset, tmp_path):
     """What gives the batches of an epoch."""
-    with closing(StokerLoader(dataset, cache=tmp_path / "cache", num_threads=2)) as stoker:
+    with stoker_loader(dataset, folder=tmp_path / "cache", num_threads=2) as stoker:
         yield {
             "plain": lambda: PlainReads(dataset, num_threads=2).epoch,
             "threads": lambda: PlainReads(dataset, num_threads=8).epoch,
             "arrow": lambda: ArrowCache(dataset, folder=tmp_path / "arrow", num_threads=2).epoch,
             "ram": lambda: partial(in_ram, batches_in_ram(dataset, num_threads=2, limit_bytes=1 << 30)[0]),
-            "stoker": lambda: stoker.epoch,
+            "stoker": lambda: stoker,
         }[request.param]()
 
 
