@@ -48,7 +48,7 @@ def test_warm_epochs_read_nothing_through_the_link(run):
 def test_shares_of_time_make_a_whole(run):
     result, _ = run
     for way in result.ways:
-        for share in (way.first, way.later):
+        for share in (way.epochs[0], way.later):
             assert share.busy + share.waited + share.other == pytest.approx(1)
 
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from stoker import Entry, Ragged, Spec
 from stoker.loader.gather import Assembled
 from stoker.torch import to_nested
-from stoker.torch.tensors import as_tensor, as_tensors, cut, fields_of, torch_dtype
+from stoker.torch.tensors import as_tensor, cut, fields_of, torch_dtype
 
 pytestmark = pytest.mark.torch
 
@@ -51,7 +51,7 @@ def test_fields_of_a_record_tensor_equal_the_numpy_views(dtype):
         assert list(fields) == list(views)
         for name, view in views.items():
             assert_same(fields[name], view)
-            assert_same(as_tensors(view), view)
+            assert_same(as_tensor(view), view)
 
 
 @given(

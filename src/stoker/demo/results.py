@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -63,11 +62,6 @@ class WayResult:
     has_all_rows: bool = True  # only the ceiling may lack some, for want of memory
 
     @property
-    def first(self) -> EpochResult:
-        """The first epoch."""
-        return self.epochs[0]
-
-    @property
     def later(self) -> EpochResult:
         """The epochs behind the first, on average; the first itself where there is no other."""
         later = self.epochs[1:] or self.epochs
@@ -124,8 +118,8 @@ class DemoResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON can write it, the figures that are worked out included."""
-        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        data = asdict(self)
         for way, described in zip(self.ways, data["ways"], strict=True):
-            for name, one in (("first", way.first), ("later", way.later)):
+            for name, one in (("first", way.epochs[0]), ("later", way.later)):
                 described[name] = {share: getattr(one, share) for share in _SHARES}
         return data | {name: getattr(self, name) for name in ("of_ceiling", "times_plain", "checks_hold")}

@@ -190,13 +190,22 @@ class _Contest:
             self.bar(number, total, f"{what}: {number:,}/{total:,}")
 
     def calibrate(self) -> int:
-        """Make the accelerator as fast as plain reads alone ask for; return how many epochs a plain way may train."""
+        """Make an accelerator, a CUDA device where there is one, as fast as plain reads alone ask for.
+
+        Return how many epochs a plain way may train.
+        """
         start = time.perf_counter()
         with closing(PlainReads(self.remote, num_threads=self.num_threads).epoch(0)) as batches:
             for _ in self.counted(batches, "plain reads alone"):
                 pass
         rate = self.data.num_rows / (time.perf_counter() - start)
-        self.accelerator = _accelerator_for(_PLAIN_BUSY * BATCH_SIZE / rate)
+        step_s = _PLAIN_BUSY * BATCH_SIZE / rate
+        if has_cuda():
+            from stoker.demo.cuda import CudaAccelerator
+
+            self.accelerator = CudaAccelerator(step_s)
+        else:
+            self.accelerator = SimulatedAccelerator(step_s)
         step_s = self.accelerator.step_s
         self.say("accelerator", self.accelerator.description)
         alone = f"an epoch of plain reads alone gave {rate:,.0f} rows/s"
@@ -311,15 +320,6 @@ def _check_rows(data: DemoData, ways: list[WayResult]) -> Check:
     right = f"{len(whole)} epochs of {data.num_rows:,} rows, each with the checksum of the rows as made"
     text = "every way delivered every row exactly once an epoch"
     return Check(text=text, holds=not wrong, detail="; ".join(wrong) or right)
-
-
-def _accelerator_for(step_s: float) -> SimulatedAccelerator | CudaAccelerator:
-    """Return a CUDA device training a real model with steps of about `step_s` where there is one, else a simulation."""
-    if has_cuda():
-        from stoker.demo.cuda import CudaAccelerator
-
-        return CudaAccelerator(step_s)
-    return SimulatedAccelerator(step_s)
 
 
 def digest_of(batch: Arrays) -> str:

@@ -110,7 +110,7 @@ def sections(result: DemoResult) -> Iterator[Section]:
 
 
 def _busy(way: WayResult) -> Iterator[Bar]:
-    first = [(f"{way.name}, first epoch", way.first)] if way.key in _CACHING else []
+    first = [(f"{way.name}, first epoch", way.epochs[0])] if way.key in _CACHING else []
     about = f"{way.name}: the ceiling" if way.key == RAM else way.name
     for name, one in [*first, (about, way.later)]:
         parts = {"computing": one.busy, "waiting for data": one.waited, "idle for another reason": one.other}
@@ -122,7 +122,8 @@ def _row(way: WayResult, plain: EpochResult) -> list[str | Share]:
     later = way.later
     return [
         way.name,
-        "" if way.key == RAM else f"{way.first.busy:.0%}",  # what lies in RAM has no first epoch: it was loaded before
+        # What lies in RAM has no first epoch: it was loaded before.
+        "" if way.key == RAM else f"{way.epochs[0].busy:.0%}",
         Share(f"{later.busy:.1%}", later.busy, later.waited <= _STARVED),
         f"{later.waited:.0%}",
         f"{later.other:.0%}",

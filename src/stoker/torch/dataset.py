@@ -250,7 +250,7 @@ class TorchDataset(IterableDataset[Tensors]):
             TypeError: The caller would batch batches, or split them among ranks a second time.
         """
         worker = get_worker_info()
-        seen = (None if worker is None else self._seen) or self._look()
+        seen = (None if worker is None else self._seen) or look_at_callers(has_lists=self._has_lists)
         if seen.misuse is not None:
             raise TypeError(seen.misuse)
         if worker is None:
@@ -367,7 +367,8 @@ class TorchDataset(IterableDataset[Tensors]):
         """Return what a spawned worker needs: everything but this process's loader."""
         with _beginning:
             self.start()
-            return self.__dict__ | {"_loader": None, "_inherited": [], "_started": None, "_seen": self._look()}
+            seen = look_at_callers(has_lists=self._has_lists)
+            return self.__dict__ | {"_loader": None, "_inherited": [], "_started": None, "_seen": seen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _started=weakref.WeakKeyDictionary())
@@ -376,9 +377,6 @@ class TorchDataset(IterableDataset[Tensors]):
         with _beginning:
             _all.add(self)
 
-    def _look(self) -> Seen:
-        return look_at_callers(has_lists=self._has_lists)
-
 
 def _start_all() -> None:
     _beginning.acquire()
@@ -386,8 +384,7 @@ def _start_all() -> None:
         dataset.start()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_start_all, after_in_parent=_beginning.release, after_in_child=_beginning.release)
+os.register_at_fork(before=_start_all, after_in_parent=_beginning.release, after_in_child=_beginning.release)
 
 
 class TorchIterator(Iterator[Tensors]):
