@@ -112,13 +112,7 @@ def checksum_of(values: np.ndarray[Any, np.dtype[np.float32]]) -> int:
 def make_data(folder: Path, *, num_rows: int = NUM_ROWS) -> DemoData:
     """Return the data set in `folder`, written there unless a complete one of the same size is found.
 
-    Args:
-        folder: The data set's own folder: whatever else is in it is removed before writing.
-        num_rows: Rows of all files.
-
-    Raises:
-        ValueError: `num_rows` is too small to spread over the files.
-        SourceError: The folder holds something that is no data set of the demo, which nobody asked to remove.
+    A `SourceError` says that the folder holds something that is not the demo's, which nobody asked to remove.
     """
     if num_rows < _MIN_FILES * 2:
         raise ValueError(f"the demo needs at least {_MIN_FILES * 2} rows, not {num_rows}")

@@ -162,8 +162,8 @@ class TorchDataset(IterableDataset[Tensors]):
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next pass, also in workers that are alive. Does nothing right after `load_state_dict`."""
         epoch = integer(epoch, "epoch", at_least=0)
-        told = self._passes.told
-        if told is None or not told.is_restored:
+        last = self._passes.last
+        if last.key or not last.is_restored:
             self._passes.tell(epoch, 0, is_restored=False, order=self._order)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[Allowed] | None = None) -> None:
@@ -196,7 +196,7 @@ class TorchDataset(IterableDataset[Tensors]):
             ValueError: The pass has fewer steps.
             ResumeError: A `StatefulDataLoader` goes on in the order of a state that only its workers have.
         """
-        start = self.position_of(self._under_way)
+        start = self.position_of(self._passes.last)
         if start is None:
             raise ResumeError(
                 "the workers of the DataLoader go on in an order that only they and their state know: save that of "
@@ -213,16 +213,16 @@ class TorchDataset(IterableDataset[Tensors]):
     @property
     def epoch(self) -> int:
         """The epoch of the pass under way, or of the next one where `set_epoch` or `load_state_dict` named it."""
-        return self._under_way.place[0]
+        return self._passes.last.place[0]
 
     @property
     def next_epoch(self) -> int:
         """The epoch of the next pass."""
-        return self._passes.next.place[0]
+        return self._passes.last.next.place[0]
 
     def next_steps(self) -> Steps:
         """Return the steps of the next pass."""
-        return self._steps(self._at(*self._passes.next.place))
+        return self._steps(self._at(*self._passes.last.next.place))
 
     @property
     def generator(self) -> NoReturn:
@@ -285,9 +285,8 @@ class TorchDataset(IterableDataset[Tensors]):
     def go_on(self, which: Pass, state: Mapping[str, Any], seen: Seen, num_workers: int) -> Pass:
         """Let a pass go on from where a saved one stood, or be over where that was; the same in all workers.
 
-        Raises:
-            ResumeError: That was a pass of another data set or order, or of other workers; or workers made other
-                batches of it; or nobody says how many steps of it were done.
+        A `ResumeError` says that it was a pass of another data set or order, or of other workers or batches, or that
+        nobody knows how many steps of it were done.
         """
         now, start = self._made_of(num_workers), Position.from_json(json.loads(state["start"]))
         saved = {name: state[name] for name in now}
@@ -336,10 +335,6 @@ class TorchDataset(IterableDataset[Tensors]):
             return 0
         told = self._anchor.to_json() | {"num_consumed": 0}
         return int(fingerprint("anchor", told)[:12], 16)
-
-    @property
-    def _under_way(self) -> Pass:
-        return self._passes.told or self._passes.latest or Pass()
 
     def loader_here(self, num_workers: int) -> _InTurnLoader:
         """Return the loader of this process, one of so many that make the batches; made where there is none yet."""

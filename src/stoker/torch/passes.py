@@ -29,6 +29,11 @@ class Pass(NamedTuple):
         since = self.number - self.base
         return (self.epoch + since, 0) if since > 0 else (self.epoch, self.num_consumed)
 
+    @property
+    def next(self) -> Pass:
+        """The pass that begins next where this one is the last: itself, as long as nobody has begun it."""
+        return self._replace(number=self.number + 1, key=0, is_restored=0) if self.key else self
+
 
 class Passes:
     """A few numbers in memory that the owner of a DataLoader shares with its workers.
@@ -64,7 +69,7 @@ class Passes:
 
     def tell(self, epoch: int, num_consumed: int, *, is_restored: bool, order: int) -> None:
         """Let the next pass begin there."""
-        number = self.next.number
+        number = self.last.next.number
         self.write(Pass(number, 0, number, epoch, num_consumed, order, is_restored))
 
     def write(self, row: Pass) -> None:
@@ -75,27 +80,16 @@ class Passes:
         self._marks[place] = number << _KEY_BITS | key
 
     @property
-    def told(self) -> Pass | None:
-        """The pass that the owner told, as long as nobody has begun it."""
-        last = max(self._rows(), default=None)
-        return last if last is not None and last.key == 0 else None
-
-    @property
-    def latest(self) -> Pass | None:
-        """The last pass that somebody began."""
-        return max((row for row in self._rows() if row.key), default=None)
-
-    @property
-    def next(self) -> Pass:
-        """The pass that comes next."""
-        return _after(self._rows())
+    def last(self) -> Pass:
+        """The last pass that somebody began, or the one after it, where the owner told that."""
+        return max(self._rows(), default=Pass())
 
     def join(self, key: int | None) -> Pass:
         """Return the pass of this key; the next one where nobody has begun it, and always for None."""
         rows = self._rows()
         found = None if key is None else max((row for row in rows if row.key == _key(key)), default=None)
         if found is None:
-            found = _after(rows)._replace(key=_key(key or 0))
+            found = max(rows, default=Pass()).next._replace(key=_key(key or 0))
             self.write(found)
         return found
 
@@ -107,14 +101,6 @@ class Passes:
 
 def _key(number: int) -> int:
     return 1 + number % ((1 << _KEY_BITS) - 1)
-
-
-def _after(rows: list[Pass]) -> Pass:
-    """Return the pass that comes after these: the one that was told, or one whose key is not set."""
-    last = max(rows, default=None)
-    if last is None or last.key == 0:
-        return last or Pass()
-    return last._replace(number=last.number + 1, key=0, is_restored=0)
 
 
 def _shared(*shape: int) -> torch.Tensor:
