@@ -25,7 +25,6 @@ from stoker.doctor.screen import print_result
 from stoker.doctor.settings import BATCH_SIZE, DoctorSettings
 from stoker.doctor.step import FunctionStep, Step, TimedStep
 from stoker.doctor.verdict import DoctorResult, compare_ranks
-from stoker.fields.spec import Deduplicated, Ragged
 from stoker.host.machine import num_cores
 from stoker.paint import PAGE_CELLS, MoveBar, make_console, print_json, print_line, progress
 
@@ -125,16 +124,13 @@ def _delivery(device: str | None) -> dict[str, Any]:
         return {}
     if importlib.util.find_spec("torch") is None:
         raise ValueError("--device gives torch tensors, and torch is not installed: pip install 'stoker[torch]'")
+    from stoker.torch.copies import Copies
     from stoker.torch.loader import TorchLoader
     from stoker.torch.tensors import as_tensor
 
-    def moved(field: Any) -> Any:
-        if isinstance(field, Ragged | Deduplicated):
-            return field.map(moved)
-        return field if type(field) is int else as_tensor(field).to(device)
-
     def deliver(arrays: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: moved(array) for name, array in arrays.items()}
+        copies = Copies(lambda array: as_tensor(array).to(device))
+        return {name: copies.field(array) for name, array in arrays.items()}
 
     return {"device": device, "make_loader": partial(TorchLoader, device=device), "deliver": deliver}
 

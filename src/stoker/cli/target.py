@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -146,13 +147,11 @@ def counting(text: str = "reading footers …") -> Iterator[tuple[Callable[[str]
     """Show on stderr what is under way, and give what changes the text and what is told of counting."""
     with progress(make_console(stderr=True), line_s=_LINE_S) as bar:
 
-        def say(text: str) -> None:
-            bar(0, None, text)
-
         def show(num_done: int, num_fragments: int, num_rows: int) -> None:
             done = f"{count_text(num_done)} of {count_text(num_fragments, 'fragment')}"
             bar(num_done, num_fragments, f"counting: {done}, {count_text(num_rows, 'row')}")
 
+        say = partial(bar, 0, None)
         say(text)
         yield say, show
 
