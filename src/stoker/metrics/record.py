@@ -113,10 +113,8 @@ class Trace:
                     packed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=3, mtime=0)
                     out = cast("IO[bytes]", stack.enter_context(packed))
                 out.write(b'{"displayTimeUnit":"ms","otherData":' + encode(about).encode() + b',"traceEvents":[\n')
-                separator = b""
-                for event in self._events():
-                    out.write(separator + encode(event).encode())
-                    separator = b",\n"
+                for number, event in enumerate(self._events()):
+                    out.write(b",\n" * bool(number) + encode(event).encode())
                 out.write(b"\n]}\n")
             aside.replace(path)
         except BaseException:
