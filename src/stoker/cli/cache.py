@@ -153,12 +153,12 @@ def rm(options: argparse.Namespace, console: Console) -> int:
         try:
             store.disk.remove_datasets(None if options.all else names, on_removed=removed.append)
         except BaseException:
-            left = {entry.fingerprint: entry for entry in admin.entries(store)}
+            left = store.disk.folder.list_datasets()
             gone = [name for name in names if name not in left]
             if options.json and (removed or gone):
                 print_json({"cache": str(store.path), "removed": gone, "freed_bytes": sum(removed)})
             elif removed or gone:
-                num_empty = sum(name in left and not left[name].chunks for name in names)
+                num_empty = sum(entry.fingerprint in names and not entry.chunks for entry in admin.entries(store))
                 told = f"{len(gone)} of {count_text(len(names), 'data set')} removed"
                 told += f", {num_empty} left without chunks" * bool(num_empty)
                 chunks = f"{count_text(len(removed), 'chunk')} removed, {bytes_text(sum(removed))} freed"
