@@ -74,10 +74,8 @@ def _print_entries(entries: Sequence[DatasetEntry], console: Console) -> None:
 
 def _name(entry: DatasetEntry, *, with_details: bool) -> Text:
     """Return the sources, and beneath, dim, what else makes the data set what it is; in a pipe, one line."""
-    assert entry.fingerprint
-    urls = entry.urls
-    name = Text(some_of(urls, 1))
-    _, comma, rest = entry.name.removesuffix(")").partition(", " if len(urls) == 1 else "], ")
+    name = Text(some_of(entry.urls, 1))
+    _, comma, rest = entry.name.removesuffix(")").partition(", " if len(entry.urls) == 1 else "], ")
     if comma and with_details:
         name.append(f"\n{rest if len(rest) <= _DETAILS else rest[:_DETAILS] + ' …'}", style="dim")
     return name

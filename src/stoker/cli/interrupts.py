@@ -12,8 +12,6 @@ from types import FrameType
 
 from rich.console import Console
 
-_Handler = Callable[..., object]
-
 # What Python runs when it finds that an object is gone: an exception raised from there is printed and lost.
 _FINALIZERS = frozenset((weakref.__file__, _weakrefset.__file__))
 # What pyarrow imports when it first makes an array NumPy's: it takes any exception for a sign that there is none.
@@ -75,7 +73,7 @@ def _loses_exceptions(frame: FrameType | None) -> bool:
 
 
 @contextmanager
-def _answering(handler: _Handler, *signals: signal.Signals) -> Iterator[None]:
+def _answering(handler: Callable[..., object], *signals: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only that one may
         yield
         return

@@ -17,7 +17,6 @@ Source:
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import importlib
 import itertools
@@ -28,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from stoker.arguments import explain_arguments, flag, integer
 from stoker.metrics.stages import Ranges, Span, Stages
@@ -98,6 +97,7 @@ class Trace:
             OSError: It cannot be written there.
         """
         path = Path(path)
+        is_packed = path.suffix == ".gz"
         aside = path.with_name(f".{path.name}.{os.getpid()}.part")
         about = {
             "producer": "stoker",
@@ -106,12 +106,8 @@ class Trace:
         }
         encode = json.JSONEncoder(separators=(",", ":")).encode
         try:
-            with aside.open("wb") as raw, contextlib.ExitStack() as stack:
-                out: IO[bytes] = raw
-                if path.suffix == ".gz":
-                    # Without a name or a time inside, the same spans are the same bytes.
-                    packed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=3, mtime=0)
-                    out = cast("IO[bytes]", stack.enter_context(packed))
+            # Packed without a name or a time inside: the same spans are the same bytes.
+            with aside.open("wb") as raw, gzip.GzipFile("", "wb", 3, raw, mtime=0) if is_packed else raw as out:
                 out.write(b'{"displayTimeUnit":"ms","otherData":' + encode(about).encode() + b',"traceEvents":[\n')
                 for number, event in enumerate(self._events()):
                     out.write(b",\n" * bool(number) + encode(event).encode())
