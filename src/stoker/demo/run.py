@@ -32,17 +32,7 @@ from stoker.demo.data import (
     make_data,
     ranking_dataset,
 )
-from stoker.demo.results import (
-    ARROW,
-    PLAIN,
-    RAM,
-    STOKER,
-    THREADS,
-    Check,
-    DemoResult,
-    EpochResult,
-    WayResult,
-)
+from stoker.demo.results import ARROW, PLAIN, RAM, STOKER, THREADS, Check, DemoResult, EpochResult, WayResult
 from stoker.demo.story import demo_html, print_demo
 from stoker.demo.ways import (
     BATCH_SIZE,
