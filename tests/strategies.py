@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stoker import _native
 from stoker.sampling.mixture import MixtureOrder
 from stoker.sampling.position import Contents
+from stoker.sampling.quality import Quality, quality
 from stoker.testing import example_table, write_example
 
 sample_table = example_table
@@ -26,6 +27,17 @@ def alone(order) -> MixtureOrder:
     """Return the order of a data set that stands alone, as a loader has it."""
     settings = {name: getattr(order, name) for name in ("shuffle", "seed", "window", "lanes")}
     return MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
+
+
+def quality_of_sorted(order, **options) -> Quality:
+    """Return how well the order of one data set mixes it where it is sorted by a label of 64 equal classes."""
+    num, borders = order.num_samples, np.arange(65)
+    its = {
+        "label_of": lambda _which, _epoch, place: place * 64 // num,
+        "label_counts": [np.diff(-(-borders * num // 64))],
+        "files": np.arange(len(order.chunk_starts) - 1),
+    }
+    return quality(alone(order), **its | options)
 
 
 def lanes_of(order, epoch: int) -> list:

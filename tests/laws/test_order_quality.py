@@ -6,10 +6,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from tests.strategies import alone
+from tests.strategies import quality_of_sorted
 
 from stoker.sampling import Order
-from stoker.sampling.quality import quality
 
 # Samples, chunks they lie in, samples of a batch.
 SHAPES = [(65_536, 64, 1024), (10**6, 100, 4096), (10**7, 1000, 4096), (10**9, 100_000, 4096)]
@@ -24,7 +23,7 @@ def order_of(num_samples, num_chunks, *, seed, window=None):
 @pytest.mark.parametrize(("num_samples", "num_chunks", "batch_size"), SOME)
 def test_data_sorted_by_label_come_as_a_random_permutation_would_give_them(num_samples, num_chunks, batch_size):
     order = order_of(num_samples, num_chunks, seed=11)
-    found = quality(alone(order), batch_size=batch_size, num_batches=512)
+    found = quality_of_sorted(order, batch_size=batch_size, num_batches=512)
     assert 0.95 <= found.chi_square <= 1.05
     assert found.sentence.startswith("Well mixed")
 
@@ -35,7 +34,7 @@ def test_each_of_many_seeds_and_epochs_is_as_good(num_samples, num_chunks, batch
     for seed in range(6):
         order = order_of(num_samples, num_chunks, seed=seed)
         for epoch in range(2):
-            found = quality(alone(order), batch_size=batch_size, num_batches=1000, epoch=epoch)
+            found = quality_of_sorted(order, batch_size=batch_size, num_batches=1000, epoch=epoch)
             assert 0.95 <= found.chi_square <= 1.05, (seed, epoch)
 
 
@@ -43,8 +42,8 @@ def test_each_of_many_seeds_and_epochs_is_as_good(num_samples, num_chunks, batch
 def test_a_window_reports_its_own_larger_figure(num_samples, num_chunks, batch_size):
     """Sorted by label, k chunks of a window vary a batch's labels 1 + (B - 1) * (1 / k - 1 / K) times as much."""
     window = num_chunks // 20
-    order = alone(order_of(num_samples, num_chunks, seed=3, window=window))
-    found = quality(order, batch_size=batch_size, num_batches=300)
+    order = order_of(num_samples, num_chunks, seed=3, window=window)
+    found = quality_of_sorted(order, batch_size=batch_size, num_batches=300)
     expected = 1 + (batch_size - 1) * (1 / window - 1 / num_chunks)
     if num_chunks >= 1000:  # fewer, and chunks hold several of the 64 labels
         assert found.chi_square == pytest.approx(expected, rel=0.2)

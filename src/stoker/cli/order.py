@@ -47,7 +47,7 @@ def quality(options: argparse.Namespace, console: Console) -> int:
         "looked at": f"{count_text(found.num_batches)} batches of {count_text(size)}",
         "chi-square": f"{found.chi_square:.3f} per degree of freedom (1 in a random permutation)",
         "chunks a batch": _mean(found.num_chunks),
-        "files a batch": "" if found.num_files is None else _mean(found.num_files),
+        "files a batch": _mean(found.num_files),
         "window": _window(found.chunks_per_window, found.chunks_per_lane),
     }
     print_facts(console, facts.items())

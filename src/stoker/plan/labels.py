@@ -129,13 +129,14 @@ def label_quality(
     first_files = np.cumsum([0, *(len(one.catalogue.files) for one in datasets)]).tolist()
     return quality(
         order,
-        batch_size=batch_size,
-        labels=(label_of, counts),
-        epoch=epoch,
-        num_batches=num_batches,
+        label_of=label_of,
+        label_counts=counts,
         files=np.concatenate(
             [one.catalogue.file_of_chunk + first for one, first in zip(datasets, first_files, strict=False)]
         ),
+        batch_size=batch_size,
+        epoch=epoch,
+        num_batches=num_batches,
     )
 
 

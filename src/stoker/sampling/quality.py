@@ -1,7 +1,6 @@
 """How well an order mixes: figures of sampled batches against those of a random permutation.
 
-A window mixes only its own chunks. Whether that is enough depends on how the data lie, so it is measured: on the
-worst case (data sorted by label) or on the labels of a real column.
+A window mixes only its own chunks. Whether that is enough depends on how the data lie, so it is measured.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from stoker.sampling.steps import Samples, Steps, samples_of
 RANDOM_CHI_SQUARE = 1.05
 # Labels of a batch vary as those of a random batch of half the size would: so do its gradients.
 WEAK_CHI_SQUARE = 2.0
-# Classes that sorted data count as where no labels are given.
-_NUM_SORTED = 64
 
 # Returns the labels, from 0, of samples of a data set in one of its own epochs, given as places in its fixed order.
 LabelOf = Callable[[int, int, Int64], npt.NDArray[np.integer]]
@@ -29,30 +26,15 @@ LabelOf = Callable[[int, int, Int64], npt.NDArray[np.integer]]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetShare:
-    """What one data set is of the batches; one that stands alone is all of them.
+    """What one data set is of an epoch, and of the batches that were looked at: mean, least and most of one batch."""
 
-    Attributes:
-        name: Of the data set; empty where it stands alone.
-        expected: Its part of an epoch.
-        mean: Its part of the batches that were looked at.
-        lowest: The smallest part that it has of one of them.
-        highest: The largest.
-        chunks_per_window: Chunks of it that are mixed together, mean.
-        chunks_per_lane: Chunks of it that window="all" would mix together, mean.
-    """
-
-    name: str
+    name: str  # empty where it stands alone
     expected: float
     mean: float
     lowest: float
     highest: float
-    chunks_per_window: float
-    chunks_per_lane: float
-
-    @property
-    def farthest(self) -> float:
-        """How far a batch's part is from the expected one, at most."""
-        return max(self.highest - self.expected, self.expected - self.lowest)
+    chunks_per_window: float  # that are mixed together, mean
+    chunks_per_lane: float  # that window="all" would mix together, mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,32 +43,23 @@ class Quality:
 
     The labels of a mixture are compared with draws of each data set's samples in its share. Shares are exact at every
     1,024 samples, so chi-square may be less than 1 where data sets differ in their labels.
-
-    Attributes:
-        num_batches: Full batches that were looked at.
-        chi_square: Of the labels in a batch, per degree of freedom, mean over the batches; 1 for a random
-            permutation (drawing without replacement is allowed for), more where batches are of one kind.
-        num_chunks: Distinct chunks in a batch, mean.
-        num_files: Distinct files in a batch, mean; None where the chunks' files were not given.
-        shares: What each data set is of the batches.
-        shuffle: Whether the order is shuffled at all.
     """
 
-    num_batches: int
-    chi_square: float
-    num_chunks: float
-    num_files: float | None
+    num_batches: int  # full ones that were looked at
+    chi_square: float  # mean over the batches; see the function of this name
+    num_chunks: float  # distinct ones in a batch, mean
+    num_files: float
     shares: tuple[DatasetShare, ...]
     shuffle: bool
 
     @property
     def chunks_per_window(self) -> float:
-        """Chunks that are mixed together, mean; of all data sets."""
+        """Chunks of all data sets that are mixed together, mean."""
         return sum(share.chunks_per_window for share in self.shares)
 
     @property
     def chunks_per_lane(self) -> float:
-        """Chunks that window="all" would mix together, mean; of all data sets."""
+        """Chunks of all data sets that window="all" would mix together, mean."""
         return sum(share.chunks_per_lane for share in self.shares)
 
     @property
@@ -105,13 +78,10 @@ class Quality:
 
     @property
     def sentence(self) -> str:
-        """The answer in words, with a window that would be large enough where this one is not.
-
-        Of a mixture also how far a batch is from the shares that were asked for.
-        """
+        """The answer in words; of a mixture also how far a batch is from the shares that were asked for."""
         if len(self.shares) == 1:
             return self._mixing
-        worst = max(self.shares, key=lambda share: share.farthest)
+        worst = max(self.shares, key=lambda one: max(one.highest - one.expected, one.expected - one.lowest))
         return (
             f"{self._mixing} A batch has {worst.lowest:.1%} to {worst.highest:.1%} of {worst.name!r} where the "
             f"mixture has {worst.expected:.1%}; no data set is farther from its share."
@@ -139,41 +109,35 @@ class Quality:
 def quality(
     order: MixtureOrder,
     *,
+    label_of: LabelOf,
+    label_counts: Sequence[npt.ArrayLike],
+    files: Int64,
     batch_size: int,
     epoch: int = 0,
     num_batches: int = 256,
-    labels: tuple[LabelOf, Sequence[npt.ArrayLike]] | None = None,
-    files: Int64 | None = None,
 ) -> Quality:
-    """Return how well an order mixes, from evenly spaced batches of one epoch.
+    """Return how well an order mixes, from evenly spaced batches of one epoch, `num_batches` of them at most.
 
-    Reads no data of its own. Without labels each data set counts as sorted by a label of 64 equal classes: the worst
-    case. 1e9 samples take as long as 1e6, about half a second for 256 batches of 4,096.
+    Reads no data of its own. 1e9 samples take as long as 1e6, about half a second for 256 batches of 4,096.
 
-    Args:
-        order: The order, of one data set or of a mixture.
-        batch_size: Samples of a global batch.
-        epoch: Which epoch.
-        num_batches: How many batches to look at, at most.
-        labels: Tells labels of samples, and the samples of each label in each whole data set, shape [C] each; data
-            sets have their labels in common.
-        files: A number for each chunk's file, of all data sets; no two share one. Shape [K].
+    `label_of` tells the labels of samples, which the data sets have in common; `label_counts` are the samples of each
+    label in each whole data set, shapes [C]; `files` has a number for each chunk's file, of all data sets, shape [K].
 
     Raises:
         ValueError: The epoch has fewer than two full batches, fewer than two labels occur, or the counts are not those
             of the data sets.
-
-    Examples:
-        >>> sorted_days = MixtureOrder([[1000] * 365], names=None, weights=None, shuffle=True, seed=0, window=4)
-        >>> round(quality(sorted_days, batch_size=256).num_chunks)
-        4
     """
     steps = Steps(lane_sizes=order.lane_sizes_in(epoch), global_batch_size=batch_size, remainder="drop")
     if steps.num_steps < 2:
         raise ValueError(f"{order.num_samples} samples make fewer than two batches of {batch_size}: nothing to compare")
     sizes = [one.num_samples for one in order.components]
-    label_of: LabelOf = labels[0] if labels else lambda which, _, place: place * _NUM_SORTED // sizes[which]
-    expected = _expected_counts(order.counts, sizes, labels[1] if labels else None)
+    expected = np.zeros(np.shape(label_counts[0]))  # how often each label comes in an epoch
+    for part, size, counts in zip(order.counts, sizes, label_counts, strict=True):
+        if np.sum(counts) != size:
+            raise ValueError(f"labels add up to {np.sum(counts)} samples, the data set has {size}")
+        expected += np.asarray(counts) * (part / max(size, 1))
+    if np.count_nonzero(expected) < 2:
+        raise ValueError("fewer than two labels occur: every batch is like every other")
     first_chunks = np.cumsum([0, *(len(one.chunk_starts) - 1 for one in order.components)])
     lanes = order.lanes_of_epoch(epoch)
     chi_squares, held, num_chunks, num_files = [], [], [], []
@@ -183,31 +147,15 @@ def quality(
         held.append(np.bincount(batch.component, minlength=len(sizes)) / batch_size)
         chunk = np.unique(first_chunks[batch.component] + batch.chunk)
         num_chunks.append(chunk.size)
-        num_files += [] if files is None else [np.unique(files[chunk]).size]
+        num_files.append(np.unique(files[chunk]).size)
     return Quality(
         num_batches=looked_at,
         chi_square=float(np.mean(chi_squares)),
         num_chunks=float(np.mean(num_chunks)),
-        num_files=sum(num_files) / looked_at if num_files else None,
+        num_files=float(np.mean(num_files)),
         shares=tuple(_share(order, which, np.array(held)[:, which], epoch) for which in range(len(sizes))),
         shuffle=order.shuffle,
     )
-
-
-def _expected_counts(
-    parts: Sequence[int], sizes: Sequence[int], label_counts: Sequence[npt.ArrayLike] | None
-) -> npt.NDArray[np.float64]:
-    """Return how often each label comes in an epoch that has so many samples of each data set. Shape [C]."""
-    borders = np.arange(_NUM_SORTED + 1, dtype=np.int64)
-    counts = label_counts or [np.diff(-(-borders * size // _NUM_SORTED)) for size in sizes]
-    expected = np.zeros(np.shape(counts[0]))
-    for part, size, one in zip(parts, sizes, counts, strict=True):
-        if np.sum(one) != size:
-            raise ValueError(f"labels add up to {np.sum(one)} samples, the data set has {size}")
-        expected += np.asarray(one) * (part / max(size, 1))
-    if np.count_nonzero(expected) < 2:
-        raise ValueError("fewer than two labels occur: every batch is like every other")
-    return expected
 
 
 def _labels(order: MixtureOrder, batch: Samples, label_of: LabelOf) -> Int64:
@@ -238,8 +186,8 @@ def _share(order: MixtureOrder, which: int, held: npt.NDArray[np.float64], epoch
 def chi_square(labels: npt.NDArray[np.integer], label_counts: npt.NDArray[np.integer | np.floating]) -> float:
     """Return chi-square per degree of freedom of a batch's labels: 1 is what a random permutation gives on average.
 
-    A batch is drawn without replacement, so its counts vary less than independent draws would, by
-    (N - B) / (N - 1); that is divided out, which makes 1 exact however small the data set.
+    More is what batches of one kind have. A batch is drawn without replacement, so its counts vary less than
+    independent draws would, by (N - B) / (N - 1); that is divided out, which makes 1 exact however small the data set.
 
     Args:
         labels: Labels of a batch, from 0. Shape [B].

@@ -29,29 +29,19 @@ from stoker.hashing import order_key
 
 
 class Segments(NamedTuple):
-    """The parts of documents that packed rows are made of, one packed row behind the other.
+    """The parts of documents that packed rows are made of, one packed row behind the other. Shape [S] each."""
 
-    Attributes:
-        row: Document, as a row of its chunk. Shape [S].
-        first: Its first token here, within the document. Shape [S].
-        num: How many tokens of it stand here, its end included. Shape [S].
-        lengths: How many tokens the whole document has, its end included. Shape [S].
-        offsets: Where each packed row's segments begin, and the end. Shape [B + 1].
-    """
-
-    row: Int64
-    first: Int64
-    num: Int64
-    lengths: Int64
-    offsets: Int64
+    row: Int64  # document, as a row of its chunk
+    first: Int64  # its first token here, within the document
+    num: Int64  # how many tokens of it stand here, its end included
+    lengths: Int64  # how many tokens the whole document has, its end included
+    offsets: Int64  # where each packed row's segments begin, and the end: [B + 1]
 
 
 class Units:
-    """The units of one epoch: groups, each as long as its run of equal keys, or windows of so many rows each.
+    """The units of one epoch: windows of `length` rows each, or groups, each of which ends where the next one begins.
 
-    Args:
-        index: What counting found.
-        length: Rows of a window; None for groups, each of which ends where the next one begins.
+    Chunks are given in fixed order, and units as numbers in their chunk. Shape [B] both.
     """
 
     def __init__(self, index: Index, length: int | None = None) -> None:
@@ -63,15 +53,9 @@ class Units:
         return np.diff(self.index.arrays["unit_starts"])
 
     def spans(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
-        """Return where the rows of units lie, side by side each. Not for packed rows: these have `rows` alone.
+        """Return the first row of each unit, and where the units' rows begin if one stands behind the other.
 
-        Args:
-            chunk: Chunks in fixed order. Shape [B].
-            unit: Units of those chunks. Shape [B].
-
-        Returns:
-            The first row of each, in its chunk. Shape [B].
-            Where each unit's rows begin if one stands behind the other, and the end. Shape [B + 1].
+        Not for packed rows, which do not lie side by side. Shapes [B], in its chunk, and [B + 1], with the end.
         """
         starts = self.index.arrays["starts"]
         at = self.index.arrays["unit_starts"][chunk] + unit
@@ -97,13 +81,7 @@ class Units:
 class Draws(Units):
     """Rows drawn by their weights: draw d of a chunk is one of its rows.
 
-    Args:
-        index: Integer weights added up in the fixed order, "cumulated", from 0 to their sum. Shape [N + 1].
-        seed: Of the order.
-        epoch: Which epoch.
-
-    Raises:
-        ValueError: The weights add up to nothing.
+    The array "cumulated" of the index is the integer weights added up in fixed order, from 0 to their sum: [N + 1].
 
     Source:
         Carpenter, Clifford and Fearnhead, "Improved particle filter for nonlinear problems", 1999: systematic
@@ -138,13 +116,7 @@ class Draws(Units):
 
 
 class Packed(Units):
-    """Documents in rows of one length.
-
-    Args:
-        index: What counting found.
-        length: Tokens of a row.
-        split: Whether documents are cut to fill a row.
-    """
+    """Documents in rows of `length` tokens; where they `split`, they are cut to fill a row."""
 
     def __init__(self, index: Index, length: int, split: bool) -> None:
         super().__init__(index)
@@ -162,7 +134,7 @@ class Packed(Units):
         return np.unique(np.searchsorted(offsets, np.flatnonzero(rows == row), side="right") - 1)
 
     def segments(self, chunk: Int64, unit: Int64) -> Segments:
-        """Return what packed rows are made of; see `Units.rows`."""
+        """Return what packed rows are made of."""
         return (self._cut if self.split else self._fitted)(chunk, unit)
 
     def _cut(self, chunk: Int64, unit: Int64) -> Segments:

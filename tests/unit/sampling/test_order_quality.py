@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.strategies import alone
+from tests.strategies import alone, quality_of_sorted
 
 from stoker.sampling import Order
-from stoker.sampling.quality import chi_square
-from stoker.sampling.quality import quality as quality_of
-
-
-def quality(order, **options):
-    return quality_of(alone(order), **options)
+from stoker.sampling.quality import chi_square, quality
 
 
 def test_chi_square_is_the_textbook_one_with_the_correction_for_drawing_without_replacement():
@@ -37,44 +32,45 @@ def test_a_window_of_few_chunks_has_the_chi_square_that_theory_gives():
     """Sorted by label, k chunks of one label each: the labels vary 1 + (B - 1) * (1 / k - 1 / K) times as much."""
     for window in (16, 64):
         order = Order(np.full(4096, 2000), shuffle=True, seed=1, window=window)
-        found = quality(order, batch_size=512, num_batches=1024)
+        found = quality_of_sorted(order, batch_size=512, num_batches=1024)
         assert found.chi_square == pytest.approx(1 + 511 * (1 / window - 1 / 4096), rel=0.1)
         assert found.num_chunks <= 2 * window  # a batch may begin in one window and end in the next
 
 
 def test_the_window_that_the_sentence_names_does_what_it_says():
     order = Order(np.full(4096, 2000), shuffle=True, seed=1, window=16)
-    found = quality(order, batch_size=512, num_batches=1024)
+    found = quality_of_sorted(order, batch_size=512, num_batches=1024)
     assert found.sentence.startswith("Badly mixed")
     better = Order(np.full(4096, 2000), shuffle=True, seed=1, window=found.window_for_weak)
     assert f"window={better.window}" in found.sentence
-    assert 1.5 < quality(better, batch_size=512, num_batches=1024).chi_square < 2.2
+    assert 1.5 < quality_of_sorted(better, batch_size=512, num_batches=1024).chi_square < 2.2
 
 
 def test_the_whole_data_set_is_well_mixed_and_the_sentence_says_so():
-    found = quality(Order(np.full(100, 2000), shuffle=True, seed=1, window=None), batch_size=512)
+    found = quality_of_sorted(Order(np.full(100, 2000), shuffle=True, seed=1, window=None), batch_size=512)
     assert found.sentence.startswith("Well mixed")
 
 
 def test_an_unshuffled_order_is_told_to_shuffle():
-    found = quality(Order(np.full(100, 2000), shuffle=False, seed=1, window=4), batch_size=512)
+    found = quality_of_sorted(Order(np.full(100, 2000), shuffle=False, seed=1, window=4), batch_size=512)
     assert "shuffle=True" in found.sentence
 
 
 def test_labels_of_ones_own_and_files_are_counted():
     order = Order([100] * 40, shuffle=True, seed=1, window=2)
     found = quality(
-        order,
-        batch_size=50,
-        labels=(lambda which, epoch, place: place % 2, [[2000, 2000]]),
+        alone(order),
+        label_of=lambda which, epoch, place: place % 2,
+        label_counts=[[2000, 2000]],
         files=np.arange(40) // 10,
+        batch_size=50,
     )
     assert 0.7 < found.chi_square < 1.3
     assert 1 <= found.num_files <= found.num_chunks == 2
 
 
 def test_lanes_make_batches_more_even_than_chance_on_sorted_data():
-    found = quality(Order([10_000] * 64, shuffle=True, seed=1, window=None, lanes=16), batch_size=1600)
+    found = quality_of_sorted(Order([10_000] * 64, shuffle=True, seed=1, window=None, lanes=16), batch_size=1600)
     assert found.chi_square < 0.9
     assert found.sentence.startswith("Well mixed")
 
@@ -83,10 +79,10 @@ def test_lanes_make_batches_more_even_than_chance_on_sorted_data():
     ("settings", "error"),
     [
         ({"batch_size": 300}, "fewer than two batches"),
-        ({"labels": (lambda which, epoch, place: place, [[1, 2]])}, "add up to 3"),
-        ({"labels": (lambda which, epoch, place: place, [[400, 0]])}, "fewer than two labels"),
+        ({"label_counts": [[1, 2]]}, "add up to 3"),
+        ({"label_counts": [[400, 0]]}, "fewer than two labels"),
     ],
 )
 def test_what_gives_no_figure_is_a_value_error(settings, error):
     with pytest.raises(ValueError, match=error):
-        quality(Order([400], shuffle=True, seed=0, window=None), **{"batch_size": 20} | settings)
+        quality_of_sorted(Order([400], shuffle=True, seed=0, window=None), **{"batch_size": 20} | settings)
