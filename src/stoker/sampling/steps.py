@@ -20,25 +20,14 @@ Remainder = Literal["keep", "drop", "pad"]
 
 @dataclass(frozen=True)
 class RankShare:
-    """The rank's share of every global batch.
-
-    Args:
-        rank: This process, from 0.
-        world_size: How many processes share a global batch.
-
-    Raises:
-        TypeError: One of them is no integer.
-        ValueError: `rank` lies outside [0, world_size), or there are no ranks.
-    """
+    """The rank's share of every global batch. Raises a TypeError or a ValueError where there is no such rank."""
 
     rank: int = 0
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("rank", "world_size"):
-            object.__setattr__(self, name, integer(getattr(self, name), f"Shard: {name}", at_least=None))
-        if self.world_size < 1:
-            raise ValueError(f"Shard: world_size must be at least 1, not {self.world_size}")
+        for name, at_least in ("rank", None), ("world_size", 1):
+            object.__setattr__(self, name, integer(getattr(self, name), f"Shard: {name}", at_least=at_least))
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
                 f"Shard: rank {self.rank} lies outside [0, {self.world_size}): {self.world_size} ranks count from 0"
@@ -46,14 +35,7 @@ class RankShare:
 
 
 class Slice(NamedTuple):
-    """Consecutive positions [start, stop) of one lane.
-
-    Attributes:
-        lane: Which lane.
-        start: First position.
-        stop: One past the last.
-        is_padding: Whether these samples were delivered in this epoch before and only fill the batch.
-    """
+    """Consecutive positions [start, stop) of one lane; padding is samples that came before and only fill the batch."""
 
     lane: int
     start: int
@@ -86,19 +68,11 @@ class Steps:
         "pad"   ████████        ████████        ██████░░     positions 0 and 1 again, marked as padding
 
     In the last batch of "keep" each lane's part is spread over its ranks as a full part is, in proportion: a rank
-    never needs a lane that it does not need in a full batch. It may get nothing at all, but it has the step. The same
-    with two lanes, of 10 and 11 of 21 samples; lane positions, and below them the ranks:
-
-        step    0                 1                 2
-        "keep"  0 1 2 3│0 1 2 3   4 5 6 7│4 5 6 7   8 9│8 9 10      5 samples, of which lane 0 has one less
-                0 0 1 1│1 2 2 2   0 0 1 1│1 2 2 2   0 1│1 2  2
-        "drop"  0 1 2 3│0 1 2 3   4 5 6 7│4 5 6 7                   5 samples are not delivered in this epoch
-                0 0 1 1│1 2 2 2   0 0 1 1│1 2 2 2
-        "pad"   0 1 2 3│0 1 2 3   4 5 6 7│4 5 6 7   8 9 0 1│8 9 10 0
-                0 0 1 1│1 2 2 2   0 0 1 1│1 2 2 2   0 0 1 1│1 2  2 2    each lane repeats its own beginning
+    never needs a lane that it does not need in a full batch. It may get nothing at all, but it has the step. With
+    "pad" each lane repeats its own beginning: docs/how-to/ranks-and-resume.md draws both for two lanes.
 
     Args:
-        lane_sizes: Samples of each lane: `Order.lane_sizes`.
+        lane_sizes: Samples of each lane, of which no two differ by more than one.
         global_batch_size: Samples of a global batch, over all ranks.
         remainder: What happens to samples that do not fill a batch.
         start: Samples of this epoch that were consumed before, over all lanes. Steps count from there.
@@ -115,22 +89,17 @@ class Steps:
         (3, (Slice(lane=0, start=21, stop=22, is_padding=False), Slice(lane=0, start=0, stop=2, is_padding=True)))
     """
 
-    lane_sizes: Sequence[int]
+    lane_sizes: tuple[int, ...]
     global_batch_size: int
     remainder: Remainder = "keep"
     start: int = 0
     first: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lane_sizes", tuple(int(size) for size in self.lane_sizes))
-        for name in ("global_batch_size", "start"):
-            integer(getattr(self, name), name, at_least=None)
+        integer(self.global_batch_size, "global_batch_size")
+        integer(self.start, "start", at_least=None)
         if self.remainder not in get_args(Remainder):
             raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {self.remainder!r}")
-        if not self.lane_sizes or min(self.lane_sizes) < 0 or max(self.lane_sizes) - min(self.lane_sizes) > 1:
-            raise ValueError(f"lanes must be of equal size, give or take one, not {self.lane_sizes}")
-        if self.global_batch_size < 1:
-            raise ValueError(f"the global batch must hold at least 1 sample, got {self.global_batch_size}")
         if self.global_batch_size % self.num_lanes:
             raise ValueError(
                 f"each of {self.num_lanes} lanes gives an equal part of every batch: a global batch of "
@@ -171,12 +140,9 @@ class Steps:
         return -(-(max(self.lane_sizes) - self.lane_start) // self.part_size)
 
     def consumed_before(self, step: int) -> int:
-        """Return how many samples of the epoch, over all lanes, are consumed when `step` begins.
+        """Return how many samples of the epoch, over all lanes, are consumed when `step` begins; not padding.
 
-        For `step == num_steps` that is when the last step is over. Padding does not count.
-
-        Raises:
-            ValueError: `step` lies outside [0, num_steps].
+        For `step == num_steps` that is when the last step is over; beyond is a ValueError.
         """
         if not 0 <= step <= self.num_steps:
             raise ValueError(f"step {step} lies outside [0, {self.num_steps}]")
@@ -187,14 +153,7 @@ class Steps:
         """Return what a rank takes in a step. No slice is empty, but there may be no slices at all.
 
         The rank's batch is the slices one after the other, and the global batch is the ranks' batches one after the
-        other: for one rank of one this is the global batch.
-
-        Args:
-            step: Counted from `start`.
-            shard: Rank and world size.
-
-        Raises:
-            ValueError: `step` lies outside [0, num_steps).
+        other: for one rank of one this is the global batch. A step outside [0, num_steps) is a ValueError.
         """
         if not 0 <= step < self.num_steps:
             raise ValueError(f"step {step} lies outside [0, {self.num_steps})")
@@ -262,44 +221,24 @@ class Steps:
 
 
 class Samples(NamedTuple):
-    """The samples of a batch, in the order in which they are delivered. Shape [B] each.
-
-    Attributes:
-        lane: Lane that gives the sample.
-        component: Number of its data set in a mixture, else 0.
-        epoch: That data set's own epoch.
-        chunk: Its chunk, in fixed order.
-        row: Its row in that chunk.
-        is_padding: Whether it only fills the batch.
-    """
+    """The samples of a batch, in the order in which they are delivered. Shape [B] each."""
 
     lane: Int64
-    component: Int64
-    epoch: Int64
-    chunk: Int64
-    row: Int64
+    component: Int64  # number of the data set in a mixture, else 0
+    epoch: Int64  # the data set's own
+    chunk: Int64  # in fixed order
+    row: Int64  # in that chunk
     is_padding: npt.NDArray[np.bool_]
 
 
-def samples_of(
-    lanes: Sequence[MixtureEpoch],
-    steps: Steps,
-    step: int,
-    shard: RankShare = RankShare(),
-) -> Samples:
+def samples_of(lanes: Sequence[MixtureEpoch], steps: Steps, step: int, shard: RankShare = RankShare()) -> Samples:
     """Return every sample of a step on a rank; for one rank of one, of the global batch.
 
-    The epoch's order is `MixtureOrder.lanes_of_epoch(epoch)`.
-
-    Raises:
-        ValueError: There is no such step, or `steps` belong to other lanes.
+    The lanes are `MixtureOrder.lanes_of_epoch(epoch)`, and `steps` those of that epoch.
     """
-    sizes = tuple(lane.num_samples for lane in lanes)
-    if sizes != steps.lane_sizes:
-        raise ValueError(f"the steps are made for lanes of {steps.lane_sizes} samples, the order has {sizes}")
-    nothing = np.empty(0, dtype=np.int64)
-    parts = [Samples(nothing, nothing, nothing, nothing, nothing, nothing.astype(np.bool_))]
-    for lane, start, stop, is_padding in steps.slices(step, shard):
-        located = lanes[lane].samples(start, stop)
-        parts.append(Samples(np.full(stop - start, lane), *located, is_padding=np.full(stop - start, is_padding)))
+    slices = steps.slices(step, shard) or (Slice(0, lanes[0].first, lanes[0].first),)  # so that there is what to join
+    parts = [
+        (np.full(stop - start, lane), *lanes[lane].samples(start, stop), np.full(stop - start, is_padding))
+        for lane, start, stop, is_padding in slices
+    ]
     return Samples(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

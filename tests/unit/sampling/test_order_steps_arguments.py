@@ -69,8 +69,6 @@ def test_steps_that_begin_at_the_end_are_none():
         ({"global_batch_size": 0}, "at least 1"),
         ({"global_batch_size": 5, "lane_sizes": (4, 4)}, "no multiple of 2"),
         ({"remainder": "fill"}, "'keep', 'drop' or 'pad'"),
-        ({"lane_sizes": ()}, "equal size"),
-        ({"lane_sizes": (1, 3)}, "equal size"),
         ({"start": -1}, "outside"),
         ({"start": 11}, "outside"),
         ({"start": 1, "lane_sizes": (4, 4)}, "no multiple of 2 lanes"),
