@@ -146,8 +146,9 @@ def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
 )
 def test_counts_are_the_shares_of_the_data_set_that_ends_the_epoch(sizes, scale, data, until):
     shares = data.draw(st.lists(weights, min_size=len(sizes), max_size=len(sizes)))
+    names = [str(i) for i in range(len(sizes))]
     try:
-        counts = mixture_counts(sizes, weights=shares, until=until)
+        counts = mixture_counts(sizes, weights=shares, until=until, names=names)
     except ValueError as error:
         if "would give no sample" not in str(error):
             raise
@@ -164,7 +165,7 @@ def test_counts_are_the_shares_of_the_data_set_that_ends_the_epoch(sizes, scale,
     for count, size in zip(counts, sizes, strict=True):
         assert count <= size if until == "first" else count >= size
     # The scale of the weights means nothing.
-    assert counts == mixture_counts(sizes, weights=[share * scale for share in exact], until=until)
+    assert counts == mixture_counts(sizes, weights=[share * scale for share in exact], until=until, names=names)
 
 
 @examples(15)

@@ -53,21 +53,12 @@ class Leg:
 
     The rest of the epoch takes what is left of each component by the new weights, until the first one, or the last
     one, is used up. What a component gave to this epoch before counts as used.
-
-    Attributes:
-        epoch: The epoch under way.
-        start: Positions of it that came before.
-        given: How many of them each component gave.
-        streams: Of each component, its own epoch and the position there that comes next.
-
-    Raises:
-        ValueError: A number is negative, or needs more than 63 bits.
     """
 
-    epoch: int
-    start: int
-    given: tuple[int, ...]
-    streams: tuple[tuple[int, int], ...]
+    epoch: int  # under way
+    start: int  # positions of it that came before
+    given: tuple[int, ...]  # how many of them each component gave
+    streams: tuple[tuple[int, int], ...]  # of each component, its own epoch and the position there that comes next
 
     def __post_init__(self) -> None:
         numbers = self.epoch, self.start, *self.given, *(number for stream in self.streams for number in stream)
@@ -75,7 +66,7 @@ class Leg:
             raise ValueError(f"leg has a negative number, or one of more than 63 bits: {self}")
 
 
-ChunksIn = Callable[[int, int], tuple[npt.ArrayLike | None, npt.ArrayLike | None]]
+ChunksIn = Callable[[int, int], tuple[npt.ArrayLike | None, Int64 | None]]
 """Returns the samples and the segments of a component's chunks in one of its own epochs, None where they are as always.
 
 The samples must have the same sum in every epoch; for segments, see `Order`.
@@ -87,7 +78,7 @@ def mixture_counts(
     *,
     weights: Sequence[float | Fraction] | None,
     until: Until,
-    names: Sequence[str] | None = None,
+    names: Sequence[str],
 ) -> tuple[int, ...]:
     """Return how many samples each component gives to one epoch of the mixture.
 
@@ -97,11 +88,7 @@ def mixture_counts(
         until="first"    700, 300     the 700 once, 300 of the 1,000; the next epoch goes on with the other 700
         until="last"    2333, 1000    the 1,000 once, the 700 three times and a third
 
-    Args:
-        sizes: Samples of each component.
-        weights: Shares, in any scale; None takes every sample of every component once.
-        until: Which component ends the epoch.
-        names: Of the components, for messages.
+    The scale of the weights means nothing. Without, every sample of every component comes once.
 
     Raises:
         ValueError: A weight is not a positive number, a component is empty, its share of an epoch is less than half
@@ -109,12 +96,11 @@ def mixture_counts(
     """
     if weights is None:
         return tuple(map(int, sizes))
-    told = [str(number) for number in range(len(sizes))] if names is None else names
-    for name, size in zip(told, sizes, strict=True):
+    for name, size in zip(names, sizes, strict=True):
         if size < 1:
             raise ValueError(f"{name!r} has no samples, so it can have no share of a mixture: leave it out")
     counts = _counts(sizes, weights, until)
-    for name, count, weight in zip(told, counts, weights, strict=True):
+    for name, count, weight in zip(names, counts, weights, strict=True):
         if not count:
             raise ValueError(
                 f"{name!r} with weight {weight} would give no sample to an epoch of {sum(counts):,}: raise its weight "
@@ -158,17 +144,9 @@ class MixtureOrder:
     differ by one sample at most. Lanes round their shares at different places, so that a component with few samples in
     each lane does not come in all lanes at once.
 
-    Args:
-        num_samples: Of each component, samples of each of its chunks in fixed order. Shapes [K].
-        names: Of the components; a component's keys come from its name, so no two are shuffled alike. None: there is
-            one, which stands alone: its keys come from the seed alone, and its lanes are as `Order` shares them out.
-        weights: Shares in any scale; None takes every sample once an epoch.
-        until: Whether the "first" or the "last" component that is used up ends the epoch. Means nothing without
-            weights, where all end together.
-        shuffle: Whether epochs are permuted; if not, the components are interleaved as evenly as can be.
-        seed: Any integer.
-        window: At most how many chunks of a component are mixed together; None for all.
-        lanes: How many lanes.
+    Not shuffled, the components are interleaved as evenly as can be. A component's keys come from its name, so no two
+    are shuffled alike. Where `names` is None there is one, which stands alone: its keys come from the seed alone, and
+    its lanes are as `Order` shares them out. For the other arguments see there, and `mixture_counts`.
 
     Raises:
         TypeError: As `Order` says.
@@ -237,14 +215,10 @@ class MixtureOrder:
         )
 
     def going_on(self, leg: Leg | None = None, *, chunks_in: ChunksIn | None = None) -> MixtureOrder:
-        """Return the same order with what makes some of its epochs differ.
-
-        Args:
-            leg: Where it goes on from what another mixture left; with one lane only.
-            chunks_in: Says of what chunks a component is made in its own epochs, where that differs.
+        """Return the same order, that goes on from what another mixture left, or whose chunks differ in some epochs.
 
         Raises:
-            ValueError: There are several lanes.
+            ValueError: There is a leg, and there are several lanes.
         """
         other = copy.copy(self)
         other.leg, other.chunks_in = leg, chunks_in
@@ -274,12 +248,9 @@ class MixtureOrder:
         return self.lane_sizes
 
     def streams_in(self, epoch: int, lane: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return of a lane's streams: what comes again and again, what an epoch takes of it, and what it took before.
+        """Return of each component the samples of its own epoch, what it gives to an epoch, and gave before that.
 
-        Returns:
-            Samples of an own epoch of each component.
-            How many samples it gives to the epoch, or to the leg in it.
-            How many it has given when that begins.
+        That is in a lane, and where the epoch has a leg, to the leg and before the leg.
         """
         if self.is_alone:  # whose lanes may be of other sizes in an epoch that files were added to
             size = self.lane_sizes_in(epoch)[lane]
@@ -304,11 +275,7 @@ class MixtureOrder:
         return found if self.is_alone or segments is not None else found.with_lane_sizes(order.lane_sizes)
 
     def epoch(self, epoch: int, *, lane: int = 0) -> MixtureEpoch:
-        """Return the order of one lane in one epoch; that of a component is worked out when it is first needed.
-
-        Raises:
-            ValueError: `epoch` is negative, or there is no such lane.
-        """
+        """Return the order of one lane in one epoch; that of a component is worked out when it is first needed."""
         return MixtureEpoch(self, epoch=epoch, lane=lane)
 
     def lanes_of_epoch(self, epoch: int) -> tuple[MixtureEpoch, ...]:
@@ -326,19 +293,13 @@ class MixtureEpoch:
     in its own order, so a slice of positions is one slice of each component's stream.
 
     Immutable but for what it remembers; threads may share it. Made by `MixtureOrder.epoch`.
-
-    Attributes:
-        epoch: Which epoch of the mixture.
-        lane: Which lane.
-        num_samples: Positions.
-        first: The first position that this order decides: where the leg begins in the leg's epoch, else 0.
     """
 
     def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
         self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
         self._order, self._phases = order, order.lane_phases[lane]
         self._sizes, self._counts, self._begins = order.streams_in(self.epoch, lane)
-        # Positions before the leg, which another mixture decided; blocks are counted from there.
+        # Positions before the leg, in its epoch, which another mixture decided; blocks are counted from there.
         self.first = order.leg.start if order.leg is not None and order.leg.epoch == self.epoch else 0
         self._size = sum(self._counts)
         self.num_samples = self.first + self._size
@@ -366,11 +327,7 @@ class MixtureEpoch:
         return other
 
     def components(self, start: int, stop: int) -> Int64:
-        """Return the component of each position in [start, stop). Shape [B].
-
-        Raises:
-            ValueError: They are no positions of this epoch.
-        """
+        """Return the component of each position in [start, stop). Shape [B]."""
         self._check(start, stop)
         if start == stop or len(self._counts) == 1:
             return np.zeros(stop - start, dtype=np.int64)
@@ -385,9 +342,6 @@ class MixtureEpoch:
         """Return what each component gives to positions [start, stop): none is empty, components in order.
 
         The samples at the positions where `components` says d are those of d's ranges, one after the other.
-
-        Raises:
-            ValueError: They are no positions of this epoch.
         """
         self._check(start, stop)
         found: list[ComponentRange] = []
@@ -402,11 +356,7 @@ class MixtureEpoch:
         return tuple(found)
 
     def streams_at(self, position: int) -> tuple[tuple[int, int], ...]:
-        """Return of each component which of its own epochs, and which position there, comes next at a position.
-
-        Raises:
-            ValueError: The position lies outside [0, num_samples].
-        """
+        """Return of each component which of its own epochs, and which position there, comes next at a position."""
         return tuple(
             divmod(begin + done, size) if size else (0, 0)
             for done, begin, size in zip(self.given_before(position), self._begins, self._sizes, strict=True)
@@ -433,11 +383,7 @@ class MixtureEpoch:
         return self.first + sum(before) + inside
 
     def samples(self, start: int, stop: int) -> tuple[Int64, Int64, Int64, Int64]:
-        """Return component, its own epoch, chunk and row at positions [start, stop). Shape [B] each.
-
-        Raises:
-            ValueError: They are no positions of this epoch.
-        """
+        """Return component, its own epoch, chunk and row at positions [start, stop). Shape [B] each."""
         component = self.components(start, stop)
         epoch, chunk, row = (np.empty_like(component) for _ in range(3))
         places = [np.flatnonzero(component == number) for number in range(len(self._sizes))]
@@ -533,15 +479,11 @@ def _phases(counts: Sequence[int], turn: int) -> list[tuple[int, int]]:
     """Return by what each lane rounds a component's share: evenly spread over the lanes that give as many samples.
 
     A fraction, as the numbers above and below its line, that is added before a share is cut to an integer: 1 and 2
-    round to the nearest.
-
-    Args:
-        counts: Samples that each lane gives to an epoch.
-        turn: Which of these lanes comes first; another one for each component.
+    round to the nearest. Which lane comes first is another one in each component's `turn`.
     """
-    num_lanes, num_before, phases = Counter(counts), Counter[int](), []
+    num_alike, num_before, phases = Counter(counts), Counter[int](), []
     for count in counts:
-        number = (num_before[count] + turn) % num_lanes[count]
-        phases.append((2 * number + 1, 2 * num_lanes[count]))
+        number = (num_before[count] + turn) % num_alike[count]
+        phases.append((2 * number + 1, 2 * num_alike[count]))
         num_before[count] += 1
     return phases
