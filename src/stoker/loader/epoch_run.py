@@ -463,18 +463,18 @@ class Epochs:
 
     def ended(self, run: Run) -> None:
         """Go on behind an epoch without steps: a loop that runs until some epoch would never end otherwise."""
-        at, steps = run.began, run.steps
+        began, steps = run.began, run.steps
         if steps.num_steps or self._pass[1] is not steps:  # or the loop is at another run by now
             return
         _log.warning(
             "epoch %d is over without a step: %s of %s left, global batches of %d, remainder=%r",
-            at.epoch,
+            began.epoch,
             f"{steps.num_samples - steps.start:,}",
             f"{steps.num_samples:,} samples",
             steps.global_batch_size,
             steps.remainder,
         )
-        self.go_to(at.next_epoch())
+        self.go_to(began.at(began.epoch + 1))
 
 
 def position_after(began: Position, steps: Steps | None, num_steps: int) -> Position:

@@ -265,7 +265,7 @@ class Orders:
             return self
         other = copy.copy(self)
         other._settings = self._settings | {"window": position.window}
-        other._under_way = position if position.is_special else None
+        other._under_way = position if position.has_grown or position.leg is not None else None
         other._make()
         return other
 

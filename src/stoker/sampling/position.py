@@ -35,7 +35,6 @@ from stoker.words import count_text, some_of
 # The state's own format, not the order's.
 FORMAT_VERSION = 2
 
-# What is counted unless told.
 ROWS = "rows"
 
 _NAME_BYTES, _LAYOUT_BYTES = 5, 3
@@ -57,17 +56,11 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a mixture was made of its data sets.
-
-    Attributes:
-        names: Of the data sets, in their order.
-        weights: Share of each, as a fraction of 1; None where each sample comes once.
-        until: Which data set ends an epoch; None where that means nothing.
-    """
+    """How a mixture was made of its data sets."""
 
     names: tuple[str, ...]
-    weights: tuple[str, ...] | None
-    until: Until | None
+    weights: tuple[str, ...] | None  # as fractions of 1; None where each sample comes once
+    until: Until | None  # None where it means nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,34 +70,21 @@ class Position:
     World size, batch size, remainder, threads and cache are no part of it: they may change between save and load. So
     may where the files lie, the columns and what is made of them.
 
-    Args:
-        datasets: What the order of each data set is made of.
-        mixture: How they are mixed; None for one that stands alone.
-        seed: Of the order.
-        shuffle: Whether epochs are permuted.
-        window: Chunks that are mixed together; None for all.
-        lanes: How many lanes.
-        order_version: Of the arithmetic in this package.
-        units: What the order counts, and `num_consumed` with it: "rows", or a text that stands for another unit.
-        epoch: The epoch that comes next or is under way.
-        num_consumed: Samples of that epoch that were handed over, over all ranks.
-        leg: Where a mixture went on by other weights or over other files, if it did.
-
     Raises:
         ValueError: `epoch` or `num_consumed` is negative, or `window` or `lanes` below 1.
     """
 
     datasets: tuple[Contents, ...]
-    mixture: Mixing | None = None
+    mixture: Mixing | None = None  # None for one data set, which stands alone
     seed: int
     shuffle: bool
     window: int | None
     lanes: int = 1
     order_version: str = ORDER_VERSION
-    units: str = ROWS
-    epoch: int = 0
-    num_consumed: int = 0
-    leg: Leg | None = None
+    units: str = ROWS  # what the order counts, and `num_consumed` with it
+    epoch: int = 0  # that comes next or is under way
+    num_consumed: int = 0  # samples of it that were handed over, over all ranks
+    leg: Leg | None = None  # where a mixture went on by other weights or over other files
 
     def __post_init__(self) -> None:
         for name, least in {"epoch": 0, "num_consumed": 0, "window": 1, "lanes": 1}.items():
@@ -171,11 +151,6 @@ class Position:
         """Whether files were added to the epoch under way."""
         return any(one.segments is not None for one in self.datasets)
 
-    @property
-    def is_special(self) -> bool:
-        """Whether its order is another one than that of a loader which is made anew."""
-        return self.has_grown or self.leg is not None
-
     def differences(self, current: Position) -> dict[str, str]:
         """Return which of the settings that decide the order differ from those of `current`, and how, in words.
 
@@ -188,27 +163,19 @@ class Position:
             and not (name == "window" and not self.shuffle and not current.shuffle)
         }
 
-    def next_epoch(self) -> Position:
-        """Return the beginning of the next epoch: all files as one, whenever they were added."""
-        return self.at(self.epoch + 1)
-
     def at(self, epoch: int) -> Position:
-        """Return the beginning of an epoch that is not under way."""
+        """Return the beginning of an epoch that is not under way: all files as one, whenever they were added."""
         # The data sets of a mixture go on with epochs of their own.
         datasets = self.datasets if self.mixture is not None else tuple(one.whole() for one in self.datasets)
         return replace(self, datasets=datasets, epoch=epoch).again()
 
     def again(self) -> Position:
         """Return the beginning of the epoch under way, or of its leg: what came before that is not known any more."""
-        is_in_leg = self.leg is not None and self.leg.epoch == self.epoch
-        return replace(self, num_consumed=self.leg.start if self.leg is not None and is_in_leg else 0)
+        leg = self.leg
+        return replace(self, num_consumed=leg.start if leg is not None and leg.epoch == self.epoch else 0)
 
     def steps(self, *, global_batch_size: int, remainder: Remainder) -> Steps:
-        """Return the steps from here to the end of the epoch.
-
-        Raises:
-            ValueError: As `Steps` says.
-        """
+        """Return the steps from here to the end of the epoch, if there may be such; see `Steps`."""
         if self.mixture is None:
             lane_sizes = tuple(sum(sizes) for sizes in zip(*shares(self.datasets[0].sizes, self.lanes), strict=True))
         else:
@@ -237,22 +204,18 @@ class Position:
         ).going_on(self.leg)
 
     def after(self, step: int, steps: Steps) -> Position:
-        """Return the position once `step` of `steps` is handed over: after the last one, the next epoch's beginning.
-
-        Raises:
-            ValueError: `step` is none of `steps`, or `steps` begin before this position.
-        """
+        """Return the position once `step` of `steps` is handed over: after the last one, the next epoch's beginning."""
         consumed = steps.consumed_before(step + 1)
         if consumed < self.num_consumed:
             raise ValueError(f"after step {step} {consumed} samples are consumed: fewer than {self.num_consumed}")
-        return self.next_epoch() if step + 1 == steps.num_steps else replace(self, num_consumed=consumed)
+        return self.at(self.epoch + 1) if step + 1 == steps.num_steps else replace(self, num_consumed=consumed)
 
     def settled(self, steps: Steps) -> Position:
         """Return where the next batch comes from: here, or in the next epoch if no step is left of one under way.
 
         That is so where a remainder is dropped and the batch has grown since the position was saved.
         """
-        return self.next_epoch() if self.num_consumed and not steps.num_steps else self
+        return self.at(self.epoch + 1) if self.num_consumed and not steps.num_steps else self
 
 
 def fingerprint_of(datasets: Sequence[Contents], mixing: Mixing | None) -> str:
@@ -295,40 +258,24 @@ def from_json(kind: Any, data: Any, place: str) -> Any:
     raise ValueError(f"{place} is {data!r}")
 
 
-# ---------------------------------------------------------------------------------------------- of what
-
-
 @dataclass(frozen=True, kw_only=True)
 class Contents:
     """What the order of one data set is made of.
 
-    Attributes:
-        fingerprint: Of all of it.
-        filter: The filter, as text that differs where filters do; None where there is none.
-        draws: What stands for the weights that samples are drawn by; None where they are not.
-        num_files: Files with samples.
-        num_samples: What the order counts of it.
-        files: The files' entries in base64, in their fixed order; None above `MAX_FILES`.
-        segments: Where files were added to the epoch under way: a byte for each file, in base64, with the number of the
-            segment that it came with; None where all were there from the beginning.
-        segment_sizes: What the order counts of each segment; empty where there is one.
+    Where files were added to the epoch under way, they came with segments: each file has the number of its segment.
     """
 
     fingerprint: str
-    filter: str | None
-    draws: str | None
-    num_files: int
-    num_samples: int
-    files: str | None
-    segments: str | None = None
-    segment_sizes: tuple[int, ...] = ()
+    filter: str | None  # as text that differs where filters do
+    draws: str | None  # what stands for the weights that samples are drawn by
+    num_files: int  # with samples
+    num_samples: int  # what the order counts of it
+    files: str | None  # their entries in base64, in their fixed order; None above `MAX_FILES`
+    segments: str | None = None  # a byte for each file in base64; None where all were there from the beginning
+    segment_sizes: tuple[int, ...] = ()  # what the order counts of each; empty where there is one
 
     def check(self) -> None:
-        """Raise where what was read from a state contradicts itself.
-
-        Raises:
-            ValueError: It does.
-        """
+        """Raise a ValueError where what was read from a state contradicts itself."""
         num_files = self.num_files if self.files is None else len(_entries_of(self.files))
         # As many as are written down: the number that the state says may be anything.
         segments, sizes = None if self.segments is None else _decoded(self.segments), self.sizes
@@ -357,10 +304,6 @@ class Contents:
     def grown(self, before: Contents, found: Comparison) -> Contents:
         """Return the same with segments: those that an earlier state knows, and one more for the files that are new.
 
-        Args:
-            before: What the state says.
-            found: The files beside those that it knows.
-
         Raises:
             ResumeError: There are more segments than a byte can number, or the state counts other samples.
         """
@@ -383,19 +326,12 @@ class Contents:
 
 @dataclass(frozen=True)
 class OpenFiles:
-    """The files of a data set that is open, to be compared with those of a saved one. Picklable.
+    """The files of a data set that is open, to be compared with those of a saved one. Picklable."""
 
-    Args:
-        root: Folder that names are told below, with its slash.
-        names: Of the files that have samples, below the root, in their fixed order.
-        layouts: Hash of the samples of each file's chunks. Shape [F].
-        counts: What the order counts of each file. Shape [F].
-    """
-
-    root: str
-    names: tuple[str, ...]
-    layouts: UInt64
-    counts: Int64
+    root: str  # folder that names are told below, with its slash
+    names: tuple[str, ...]  # of those that have samples, in their fixed order
+    layouts: UInt64  # hash of the samples of each file's chunks: [F]
+    counts: Int64  # what the order counts of each file: [F]
 
     @cached_property
     def entries(self) -> UInt64:
@@ -444,23 +380,14 @@ def layouts_of(samples: Sequence[Int64]) -> UInt64:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The files of a data set that is open beside those that a state knows.
+    """The files of a data set that is open beside those that a state knows."""
 
-    Attributes:
-        place: Where in the state's list each file stands, -1 where it does not. Shape [F].
-        counts: What the order counts of each file. Shape [F].
-        added: Names of files that the state does not know.
-        changed: Names of files whose chunks have other samples now.
-        num_gone: How many files of the state are there no more.
-        is_in_order: Whether those that both know stand in the same order.
-    """
-
-    place: Int64
-    counts: Int64
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    num_gone: int
-    is_in_order: bool
+    place: Int64  # where in the state's list each file stands, -1 where it does not: [F]
+    counts: Int64  # what the order counts of each file: [F]
+    added: tuple[str, ...]  # names of files that the state does not know
+    changed: tuple[str, ...]  # of those whose chunks have other samples now
+    num_gone: int  # how many files of the state are there no more
+    is_in_order: bool  # whether those that both know stand in the same order
 
     @property
     def is_same(self) -> bool:
