@@ -88,7 +88,7 @@ def mixture_counts(
         until="first"    700, 300     the 700 once, 300 of the 1,000; the next epoch goes on with the other 700
         until="last"    2333, 1000    the 1,000 once, the 700 three times and a third
 
-    The scale of the weights means nothing. Without, every sample of every component comes once.
+    The scale of the weights means nothing. Without weights every sample of every component comes once.
 
     Raises:
         ValueError: A weight is not a positive number, a component is empty, its share of an epoch is less than half
@@ -248,9 +248,9 @@ class MixtureOrder:
         return self.lane_sizes
 
     def streams_in(self, epoch: int, lane: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return of each component the samples of its own epoch, what it gives to an epoch, and gave before that.
+        """Return, of each component in a lane, the samples of an epoch of its own, of this epoch, and of those before.
 
-        That is in a lane, and where the epoch has a leg, to the leg and before the leg.
+        Where the epoch has a leg, what it gives to the leg, and what it gave before that.
         """
         if self.is_alone:  # whose lanes may be of other sizes in an epoch that files were added to
             size = self.lane_sizes_in(epoch)[lane]
@@ -479,7 +479,7 @@ def _phases(counts: Sequence[int], turn: int) -> list[tuple[int, int]]:
     """Return by what each lane rounds a component's share: evenly spread over the lanes that give as many samples.
 
     A fraction, as the numbers above and below its line, that is added before a share is cut to an integer: 1 and 2
-    round to the nearest. Which lane comes first is another one in each component's `turn`.
+    round to the nearest. `turn` says which of these lanes comes first: another one for each component.
     """
     num_alike, num_before, phases = Counter(counts), Counter[int](), []
     for count in counts:
