@@ -133,11 +133,7 @@ class MixtureOrder:
     Each component is a stream: its epoch 0, then its epoch 1, ..., each shuffled anew under keys of its own. An epoch
     of the mixture takes the same number of samples from each stream and leaves it where it stopped, so a component
     that is not used up goes on in the next epoch of the mixture, and no sample comes again before its whole component
-    has been through:
-
-        mixture      │ epoch 0             │ epoch 1             │
-        web          │ 0 ········ epoch 0  │ 0 ········ epoch 1  │    700 of 700: sets the length
-        code         │ epoch 0 ············ ····· │ epoch 1 ····· │    300 of 500, then the other 200 and 100 new ones
+    has been through (`stoker.Mixture` draws it).
 
     With several lanes, every lane is such a mixture of its own. Samples of a component that cannot be divided evenly
     are dealt to the lanes from the last one downwards, and the next component goes on where this one stopped, so lanes
@@ -204,7 +200,7 @@ class MixtureOrder:
                     f"among {lanes} lanes: use fewer lanes, or leave it out"
                 )
 
-    def _component(self, num_samples: npt.ArrayLike, component: int, segments: npt.ArrayLike | None = None) -> Order:
+    def _component(self, num_samples: npt.ArrayLike, component: int, segments: Int64 | None = None) -> Order:
         return Order(
             num_samples,
             shuffle=self.shuffle,
