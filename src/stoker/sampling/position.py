@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from types import UnionType
@@ -131,15 +131,13 @@ class Position:
             for one in found.datasets:
                 one.check()
             mixing, leg = found.mixture, found.leg
-            of_each: list[Sized] = [found.datasets]
-            if mixing is not None and mixing.weights is not None:
-                of_each.append(mixing.weights)
-                if not set("".join(mixing.weights)) <= set("0123456789/"):  # such as "1e999999999", worked out for ever
-                    raise ValueError(f"mixture.weights is {mixing.weights!r}")
-            if leg is not None:
-                of_each += [leg.given, leg.streams]
+            weights = None if mixing is None else mixing.weights
+            if not set("".join(weights or ())) <= set("0123456789/"):  # such as "1e999999999", worked out for ever
+                raise ValueError(f"mixture.weights is {weights!r}")
             num = 1 if mixing is None else len(mixing.names)
-            if not num or any(len(one) != num for one in of_each):
+            of_each: list[tuple[object, ...] | None] = [found.datasets, weights]
+            of_each += [] if leg is None else [leg.given, leg.streams]
+            if not num or any(one is not None and len(one) != num for one in of_each):
                 raise ValueError(f"it tells of {len(found.datasets)} data sets, and in parts of others")
         except ValueError as error:
             what = f"the saved position is not sound: {error}"
