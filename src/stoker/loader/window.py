@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._native import (
     ChunkMap,
@@ -35,14 +34,14 @@ from stoker._native import (
     WindowMemory,
     WindowOrder,
     cached_bytes,
+    find_changed,
     read_chunks,
     unmap,
 )
-from stoker._native import find_changed as find_changed_files
 from stoker.cache.builder import Builder
 from stoker.cache.format import Chunk, ChunkHeader, array_names, strip_names, table_names
 from stoker.errors import CacheError, ChunkCorruptError
-from stoker.fields.offsets import Bools, Int64
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Entry, Spec
 from stoker.host.machine import available_bytes
 from stoker.loader.fill import Filler
@@ -80,19 +79,14 @@ ChunkKey: TypeAlias = tuple[Builder, int]
 
 
 class WindowLayout:
-    """What the chunks of a data set hold, and how native code is told of it.
-
-    Attributes:
-        groups: Of each table, the samples' own first: its ragged fields, those together whose lists are found together.
-        tables: The same tables, for native code.
-        names: Of the arrays of a chunk, table by table. [A].
-    """
+    """What the chunks of a data set hold, and how native code is told of it."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
+        # Of each table, the samples' own first: its ragged fields, those together whose lists are found together.
         self.groups: list[list[tuple[Entry, ...]]] = []
         self.tables: list[TableLayout] = []
-        self.names: list[str] = []
+        self.names: list[str] = []  # of the arrays of a chunk, table by table: [A]
         for name, table in zip(table_names(spec), spec.tables, strict=True):
             self.groups.append([*([table.strip] if table.strip else ()), *((entry,) for entry in table.apart)])
             layout = TableLayout(table.record_bytes)
@@ -107,42 +101,28 @@ class WindowLayout:
 
     def places(self, headers: Sequence[ChunkHeader]) -> Int64:
         """Return where the arrays of chunks lie in their files: first byte, and bytes. Shape [K, A, 2]."""
-        places = [
-            (place.offset_bytes, place.size_bytes)
-            for header in headers
-            for place in map(header.arrays.__getitem__, self.names)
-        ]
+        found = [header.arrays[name] for header in headers for name in self.names]
+        places = [(place.offset_bytes, place.size_bytes) for place in found]
         return np.array(places, dtype=np.int64).reshape(len(headers), len(self.names), 2)
 
 
 class Window(WindowChunks):
-    """Samples of K chunks, which stay in memory until the window is closed and nobody gathers from it any more.
+    """Samples of K chunks, which stay in memory until the window is closed and nobody gathers from it any more."""
 
-    Attributes:
-        expected_bytes: Of each table, what the lists of a row will probably take; see `expect`.
-        order: Which samples stand at which positions; this and what follows is set by the lane that it is opened for.
-        chunks: Chunk of each slot, in fixed order. Shape [K].
-        which: Number of the data set.
-        units: What the order counts; None for rows.
-        fragments: Names the chunks of the data set, for errors.
-    """
-
-    order: WindowOrder
-    chunks: Int64
-    which: int
-    units: Units | None
-    fragments: Sequence[object]
+    # Set by the lane that it is opened for.
+    order: WindowOrder  # which samples stand at which positions
+    chunks: Int64  # chunk of each slot, in fixed order, shape [K]
+    which: int  # number of the data set
+    units: Units | None  # what the order counts; None for rows
+    fragments: Sequence[object]  # names of the data set's chunks, for errors
 
     def __init__(self, layout: WindowLayout, maps: list[ChunkMap], places: Int64) -> None:
         super().__init__(maps, places, layout.tables)
         self.layout = layout
-        self.expected_bytes = [0.0] * len(layout.tables)
+        self.expected_bytes = [0.0] * len(layout.tables)  # of each table, for the lists of a row; see `expect`
 
     def expect(self, table: int, num_bytes: int, num_rows: int) -> None:
-        """Expect lists as long as those that some rows had, and some more.
-
-        So what varies by chance from batch to batch is not asked for twice.
-        """
+        """Expect lists as long as those that some rows had, and some more: what varies by chance is asked for once."""
         self.expected_bytes[table] = max(self.expected_bytes[table], 1.05 * num_bytes / max(1, num_rows))
 
     def settle(self, goes_on: Callable[[], bool]) -> None:
@@ -196,10 +176,7 @@ class WindowOpener:
         return chunks if standing is None else chunks[standing.versions[chunks, 0] < 0]
 
     def open(self, chunks: Int64, filler: Filler[ChunkKey]) -> Window:
-        """Return a window of chunks, in this order, for which the filler has been or will be asked. Shape [K].
-
-        Blocks: until all of them are there.
-        """
+        """Return a window of chunks, in this order, once all are there; the filler is asked here or before."""
         standing, layout, numbers = self._standing, self._layout, chunks.tolist()
         maps: list[ChunkMap | None] = [None] * len(numbers)
         if standing is None:
@@ -260,10 +237,7 @@ class WindowOpener:
         self._memory.clear()
 
     def _as_they_come(self, numbers: Sequence[int], filler: Filler[ChunkKey]) -> Iterator[int]:
-        """Yield chunks that are about to be opened, when they are there or soon will be.
-
-        Blocks: until the last of some of them is there, if it was asked for.
-        """
+        """Yield chunks that are about to be opened, when they are there or soon will be."""
         num_together = 1 if self.is_tight else len(numbers) // _MOST_WAITS
         for i, number in enumerate(numbers):
             if num_together > 1 and i % num_together == 0:
@@ -343,9 +317,7 @@ class StandingMaps:
     a data set of thousands of small chunks would spend more time on maps than on rows, one of large ones up to half of
     it. Each chunk is still looked at when its window opens: one that was replaced, touched or removed is mapped anew.
 
-    Attributes:
-        versions: Which file each chunk is, see `FileVersion`; -1 where it is not mapped. Shape [N, 3].
-        is_large: Whether it is more than does no harm: then what others push out of memory is not brought back.
+    Where it is large, more than does no harm, what others push out of memory is not brought back.
     """
 
     def __init__(self, layout: WindowLayout, num_chunks: int, *, max_bytes: int | None, is_large: bool) -> None:
@@ -355,11 +327,17 @@ class StandingMaps:
         self._maps: list[ChunkMap | None] = [None] * num_chunks
         self._places = np.zeros((num_chunks, len(layout.names), 2), dtype=np.int64)
         self._names = np.zeros(num_chunks, dtype="S1")
-        self.versions = np.full((num_chunks, 3), -1, dtype=np.int64)
+        self.versions = np.full((num_chunks, 3), -1, dtype=np.int64)  # of files, see `FileVersion`; -1: not mapped
 
     def get(self, chunks: Int64) -> tuple[list[ChunkMap | None], Int64]:
         """Return the maps of chunks, and where their arrays lie; None for those that are not, or not any more."""
-        changed = find_changed(self._names, self.versions, chunks)
+        # To look at a file takes a microsecond or two, but each `os.stat` gives up the interpreter's lock, and to get
+        # it back from threads that make batches takes twenty, or five milliseconds where these hardly ever wait. So one
+        # call looks at a whole window and keeps the lock as long as a thread that runs Python may; where files are slow
+        # to look at, the rest is done without it.
+        changed, names = np.ones(len(chunks), dtype=np.bool_), self._names
+        texts = names.view(np.uint8).reshape(len(names), names.itemsize)
+        find_changed(texts, self.versions, chunks, changed, int(1e9 * sys.getswitchinterval()))
         with self._lock:
             self.versions[chunks[changed]] = -1
             maps = [self._maps[chunk] for chunk in chunks.tolist()]
@@ -387,35 +365,6 @@ class StandingMaps:
     def close(self) -> None:
         """Let go of all maps; windows keep theirs, and none is opened any more."""
         unmap([one for one in self._maps if one is not None])
-
-
-def find_changed(
-    names: npt.NDArray[np.bytes_],
-    versions: Int64,
-    files: Int64,
-    *,
-    patience_s: float = sys.getswitchinterval(),
-) -> Bools:
-    """Return which of some files are not there any more, or are not as they were.
-
-    To look at a file takes a microsecond or two, but each `os.stat` gives up the interpreter's lock, and to get it back
-    from threads that make batches takes twenty, or five milliseconds where these hardly ever wait. So one call looks at
-    a whole window and keeps the lock as long as a thread that runs Python may; where files are slow to look at, the
-    rest is done without it.
-
-    Args:
-        names: Of all files, with room for a zero behind the longest. Shape [N].
-        versions: What they were, see `FileVersion`. Shape [N, 3].
-        files: Those to look at. Shape [K].
-        patience_s: How long the interpreter's lock is kept at most, but for one file.
-
-    Returns:
-        Shape [K]. A file whose version was -1 has changed.
-    """
-    changed = np.ones(len(files), dtype=np.bool_)
-    texts = names.view(np.uint8).reshape(len(names), names.itemsize)
-    find_changed_files(texts, versions, files, changed, int(1e9 * patience_s))
-    return changed
 
 
 class PageCacheTrial:

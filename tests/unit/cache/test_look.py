@@ -5,16 +5,22 @@ import os
 import numpy as np
 import pytest
 
+from stoker._native import find_changed
 from stoker.cache.folder import version_of
-from stoker.loader.window import find_changed
 
 
 def versions_of(names):
     return np.array([version_of(os.stat(name)) for name in names], dtype=np.int64).reshape(-1, 3)  # noqa: PTH116
 
 
-def as_array(names):
-    return np.array(names, dtype=f"S{max(map(len, names), default=0) + 1}")
+def changed_of(names, versions, files, *, patience_s=1.0):
+    """Whether each of some files has changed; the names have room for a zero behind the longest."""
+    texts = np.array(names, dtype=f"S{max(map(len, names), default=0) + 1}")
+    changed = np.ones(len(files), dtype=np.bool_)
+    find_changed(
+        texts.view(np.uint8).reshape(len(texts), texts.itemsize), versions, files, changed, int(1e9 * patience_s)
+    )
+    return changed.tolist()
 
 
 @pytest.mark.parametrize("patience_s", [1.0, 0.0])
@@ -24,12 +30,12 @@ def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, pa
         path.write_bytes(b"x" * 1_000 * (i % 5))
         # Times before 1970 and with all nine digits are times, too.
         os.utime(path, ns=(0, [123_456_789_987_654_321, -1, -999_999_999, 0, 1 << 60, 7][i]))
-    names = as_array([os.fsencode(path) for path in paths])
+    names = [os.fsencode(path) for path in paths]
     versions = versions_of(names)
     everything = np.arange(6)
 
     def changed(files=everything):
-        return find_changed(names, versions, files, patience_s=patience_s).tolist()
+        return changed_of(names, versions, files, patience_s=patience_s)
 
     assert changed() == [False] * 6
     os.utime(paths[0], ns=(0, 123_456_789_987_654_322))
@@ -48,10 +54,10 @@ def test_files_are_what_they_were_until_anything_about_them_changes(tmp_path, pa
 
 def test_a_file_below_a_file_is_none(tmp_path):
     (tmp_path / "file").touch()
-    names = as_array([os.fsencode(tmp_path / "file" / "below")])
-    assert find_changed(names, np.array([[1, 2, 3]]), np.array([0])).tolist() == [True]
+    names = [os.fsencode(tmp_path / "file" / "below")]
+    assert changed_of(names, np.array([[1, 2, 3]]), np.array([0])) == [True]
 
 
 def test_of_no_files_none_has_changed():
     none = np.empty(0, dtype=np.int64)
-    assert find_changed(as_array([]), none.reshape(0, 3), none).shape == (0,)
+    assert changed_of([], none.reshape(0, 3), none) == []
