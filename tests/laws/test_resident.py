@@ -124,5 +124,5 @@ def test_a_closed_loader_leaves_no_memory_to_the_collector_of_garbage(tmp_path):
         taken = private_bytes(collects=False) - before
     finally:
         gc.enable()
-    assert not loader._batches.pool.size_bytes
+    assert not loader._batches.pool._blocks
     assert taken < 40 * 1024 * 64 * 8  # the batches of one

@@ -92,10 +92,8 @@ class BufferPool:
     who lets them go gets the same, already touched memory again. Fresh memory costs more than the gather itself:
     1.8 million rows/s instead of 7.8 (624-byte rows, design measurements).
 
-    Args:
-        allocate: Makes a new uint8 buffer of so many bytes, beginning on a cache line; pinned where there is a GPU.
-        is_pinned: Whether its memory is pinned: then small buffers must lie in blocks, too. Else these are the C
-            library's, which are faster, and one that is kept keeps nothing else.
+    Where its memory is pinned, small buffers must lie in blocks, too. Else these are the C library's, which are faster,
+    and one that is kept keeps nothing else.
     """
 
     def __init__(self, allocate: Callable[[int], Array] = memory_in_huge_pages, *, is_pinned: bool = False) -> None:
@@ -183,14 +181,3 @@ class BufferPool:
         with self._lock:
             self._blocks.clear()
             self._returned.clear()
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that there are."""
-        return len(self._blocks)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all of them."""
-        with self._lock:
-            return sum(block.memory.nbytes for block in self._blocks.values())

@@ -35,7 +35,7 @@ def test_a_buffer_nobody_sees_is_used_again():
     pool = BufferPool(is_pinned=True)
     address = pool.take(1000).ctypes.data
     assert pool.take(1000).ctypes.data == address
-    assert pool.num_blocks == 1
+    assert len(pool._blocks) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_comes_back_is_one_gap_again(small_blocks):
         held[i] = None
     assert used_bytes(pool) == 0
     whole = [pool.take(2048), pool.take(2048)]
-    assert pool.num_blocks == 1
+    assert len(pool._blocks) == 1
     del whole
 
 
@@ -123,7 +123,7 @@ def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next(s
     pool, held = BufferPool(is_pinned=True), []
     for size in rng.integers(30_000, 90_000, 3000).tolist():
         held = [*held[-7:], pool.take(size)]
-    assert pool.num_blocks == 1  # eight of at most 90,000 bytes
+    assert len(pool._blocks) == 1  # eight of at most 90,000 bytes
 
 
 def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(small_blocks):
@@ -131,7 +131,7 @@ def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(sma
     address = pool.take(5000).ctypes.data
     small = pool.take(100)
     assert pool.take(5100).ctypes.data == address
-    assert pool.num_blocks == 2
+    assert len(pool._blocks) == 2
     assert pool.take(2500).ctypes.data != address  # not the half of it
     del small
 
@@ -140,12 +140,12 @@ def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypat
     monkeypatch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
     pool = BufferPool(is_pinned=True)
     kept = [pool.take(2048) for _ in range(20)]
-    assert pool.num_blocks == 10
+    assert len(pool._blocks) == 10
     last = kept[-1]
     kept.clear()
     for _ in range(30):
         pool.take(64)
-    assert pool.num_blocks == 2
+    assert len(pool._blocks) == 2
     last[:] = 7
     del pool
     assert (last == 7).all()
@@ -159,7 +159,7 @@ def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
     memory = weakref.ref(pool._blocks[0])
     pool.release()
     assert memory() is None
-    assert (pool.num_blocks, pool.size_bytes, used_bytes(pool)) == (0, 0, 0)
+    assert (len(pool._blocks), used_bytes(pool)) == (0, 0)
     other = pool.take(1000)
     other[:] = 9
     assert (seen == 7).all()
@@ -193,9 +193,9 @@ def test_small_buffers_of_plain_memory_are_their_own():
     small = [pool.take(size) for size in (0, 1, 100, 30_000)]
     assert [one.nbytes for one in small] == [0, 1, 100, 30_000]
     assert all(one.ctypes.data % 64 == 0 for one in small[1:])
-    assert pool.num_blocks == 0
+    assert not pool._blocks
     pool.take(40_000)
-    assert pool.num_blocks == 1
+    assert len(pool._blocks) == 1
 
 
 @pytest.mark.parametrize(
