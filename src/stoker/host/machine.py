@@ -23,9 +23,12 @@ T = TypeVar("T", int, float)
 
 def machine() -> dict[str, str]:
     """Return the machine by parts: processor, cores, memory, system. Names no host and no user."""
-    parts = {"processor": _processor(), "cores": str(num_cores())}
-    total = _meminfo("MemTotal")
-    if total is not None:
+    cpuinfo = ""
+    with contextlib.suppress(OSError):
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+    processor = processor_of(cpuinfo) or platform.processor() or platform.machine()
+    parts = {"processor": processor, "cores": str(num_cores())}
+    if (total := _meminfo("MemTotal")) is not None:
         parts["memory"] = f"{total / 2**30:.0f} GiB"
     return parts | {"system": f"{platform.system()} {platform.machine()}"}
 
@@ -56,27 +59,15 @@ def num_cores() -> int:
 def available_bytes() -> int | None:
     """Return how much memory could be filled without anyone's being pushed out of it; None where nobody tells.
 
-    What the system says, or what is left to the control groups of this process, if that is less.
-
-    Source:
-        proc_meminfo(5), MemAvailable.
+    What the system says (proc_meminfo(5), MemAvailable), or what is left to this process's control groups, if less.
     """
-    told = [num for num in (_meminfo("MemAvailable"), memory_left()) if num is not None]
-    return min(told, default=None)
+    return min((num for num in (_meminfo("MemAvailable"), memory_left()) if num is not None), default=None)
 
 
 def free_memory_bytes() -> int:
     """Return `available_bytes`; 4 GiB where nobody tells."""
     available = available_bytes()
     return 4 * 2**30 if available is None else available
-
-
-def _processor() -> str:
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        cpuinfo = ""
-    return processor_of(cpuinfo) or platform.processor() or platform.machine()
 
 
 def processor_of(cpuinfo: str) -> str:
@@ -88,12 +79,9 @@ def processor_of(cpuinfo: str) -> str:
 
 
 def _meminfo(name: str) -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError):
+        if (found := re.search(rf"^{name}: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)) is not None:
+            return int(found[1]) * 1024
     return None
 
 
