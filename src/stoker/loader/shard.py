@@ -67,7 +67,8 @@ class Shard(order.RankShare):
         Raises:
             ValueError: The variables contradict each other, or SLURM gave several tasks and only one was started.
         """
-        return cls(*next((claim.place for claim in _launched()), (0, 1)))
+        found = [claim.shard for claim in _launched()] or [Shard()]
+        return cls(found[0].rank, found[0].world_size)
 
     @classmethod
     def from_mesh(cls, device_mesh: Any, *, data_dims: Sequence[str | int]) -> Self:
@@ -116,14 +117,7 @@ class Shard(order.RankShare):
 def place_in_mesh(device_mesh: Any, dims: Sequence[str | int], *, argument: str) -> tuple[int, int]:
     """Return this process's number along some dimensions of a mesh, and how many there are, in the mesh's order.
 
-    Args:
-        device_mesh: A torch `DeviceMesh`.
-        dims: Names or numbers of dimensions.
-        argument: What the caller calls them, for messages.
-
-    Raises:
-        TypeError: It is no mesh.
-        ValueError: The mesh has no such dimension, one is named twice, or this process is not in the mesh.
+    Messages call the dimensions what the caller does, which is the `argument`.
     """
     if not hasattr(device_mesh, "mesh_dim_names"):
         raise TypeError(f"device_mesh must be a torch DeviceMesh, not {device_mesh!r}")
@@ -153,18 +147,11 @@ class Ranks:
         shard=                which share it takes: perhaps the same as other ranks
         neither               the libraries of this process decide, then the launcher's variables, then it is alone
 
-    Args:
-        rank: As given to a loader; so are `world_size` and `shard`.
-        world_size: See `rank`.
-        shard: See `rank`.
-        serves_workers: Whether workers of a torch `DataLoader` may use it: copies of it, which take the share of the
-            process that owns the DataLoader. Any other loader would deliver everything in each of them.
-
-    Attributes:
-        given: What the arguments say; None where they say nothing.
+    Where it `serves_workers` of a torch `DataLoader`, these have copies of it, which take the share of the process that
+    owns the DataLoader. Any other loader would deliver everything in each of them.
 
     Raises:
-        TypeError: One is of the wrong type.
+        TypeError: An argument is of the wrong type.
         ValueError: One is out of range, or they contradict each other, or one of a pair is missing.
     """
 
@@ -188,18 +175,17 @@ class Ranks:
             raise ValueError("shard says both rank and world_size; give either that or these")
         if shard is not None and not isinstance(shard, Shard):
             raise TypeError(f"shard must be a stoker.Shard, not {shard!r}")
-        self.given = shard
+        self.given = shard  # None where the arguments say nothing
         self._serves_workers = serves_workers
         self._settled: tuple[Shard, str] | None = None
         self._of_owner: tuple[Shard, str] | ValueError | None = None  # in a worker that was not forked
         self._seen: tuple[bool, ...] | None = None  # what `_brought_together` returned last
 
     def settle(self) -> Shard:
-        """Decide, the first time; later, make sure that nothing says otherwise by now.
+        """Decide, the first time; later, raise a RuntimeError where what was decided turns out wrong by now.
 
         Raises:
             ValueError: The arguments contradict the environment, or the environment itself.
-            RuntimeError: What was decided turns out wrong.
         """
         if self._settled is None:
             self._settled = shard, why = self._decided()
@@ -254,19 +240,20 @@ class Ranks:
             return self.given, f"{self._argument} says so"
         if worker is not None and not self._serves_workers:
             raise ValueError(
-                f"this loader is used in worker {worker[0]} of {worker[1]} of a DataLoader, and each of them would "
-                "deliver all batches: give the DataLoader a stoker.torch.TorchDataset, or use the loader in its place"
+                f"this loader is used in worker {worker.id} of {worker.num_workers} of a DataLoader, and each of them "
+                "would deliver all batches: give the DataLoader a stoker.torch.TorchDataset, or use the loader in its "
+                "place"
             )
         claims = _live_claims()
-        if not claims or claims[0].world_size == 1:
+        if not claims or claims[0].shard.world_size == 1:
             claims += _launched()
         if not claims:
             return Shard(), "nothing told of others"
         first = claims[0]
         for claim in claims[1:]:
-            if claim.place != first.place:
+            if claim.shard != first.shard:
                 raise ValueError(f"{first}, but {claim}: {_SAY_WHICH}")
-        return Shard(*first.place), str(first)
+        return first.shard, str(first)
 
     def _check_given(self, given: Shard) -> None:
         """Raise where what was given cannot be right, whatever was meant."""
@@ -296,7 +283,7 @@ class Ranks:
             return
         claims = _live_claims() or (_launched() if shard.world_size == 1 else [])
         for claim in claims:
-            if claim.place != (shard.rank, shard.world_size):
+            if claim.shard != shard:
                 raise RuntimeError(
                     f"this loader took the share of rank {shard.rank} of {shard.world_size} when it was first used "
                     f"({why}), but now {claim}: use it, and ask for its length, only once the ranks are known"
@@ -304,37 +291,26 @@ class Ranks:
 
 
 class Claim(NamedTuple):
-    """What somebody says of this process.
+    """What somebody says of this process."""
 
-    Attributes:
-        source: Who says so, for people.
-        rank: This process, from 0.
-        world_size: How many there are.
-        is_live: Whether a library says so that has brought the ranks together. A launcher's variables may count what
-            each starts several ranks, such as nodes.
-    """
-
-    source: str
-    rank: int
-    world_size: int
+    source: str  # who says so, for people
+    shard: Shard
+    # Whether a library says so that has brought the ranks together. A launcher's variables may count what each starts
+    # several ranks, such as nodes.
     is_live: bool = True
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Rank and world size."""
-        return self.rank, self.world_size
 
     def allows(self, given: Shard, *, is_share: bool) -> bool:
         """Return whether an argument may be right; a share may be that of several ranks."""
-        if given.world_size == self.world_size:
-            return given.rank == self.rank
-        if given.world_size > self.world_size:  # a launcher may count nodes, each of which starts several ranks
-            num_each, rest = divmod(given.world_size, self.world_size)
-            return not self.is_live and not rest and given.rank // num_each == self.rank
-        return is_share and self.world_size % given.world_size == 0  # several get the same batches
+        rank, world_size = self.shard.rank, self.shard.world_size
+        if given.world_size == world_size:
+            return given.rank == rank
+        if given.world_size > world_size:  # a launcher may count nodes, each of which starts several ranks
+            num_each, rest = divmod(given.world_size, world_size)
+            return not self.is_live and not rest and given.rank // num_each == rank
+        return is_share and world_size % given.world_size == 0  # several get the same batches
 
     def __str__(self) -> str:
-        return f"{self.source} says rank {self.rank} of {self.world_size}"
+        return f"{self.source} says rank {self.shard.rank} of {self.shard.world_size}"
 
 
 # The first pair that is there decides. SLURM comes last: mpirun and torchrun in an allocation see its variables too.
@@ -377,7 +353,7 @@ def _launched() -> list[Claim]:
         world_size = _integer_in(size_name)
         if not 0 <= rank < world_size:
             raise ValueError(f"{rank_name}={rank} and {size_name}={world_size} contradict each other")
-        claim = Claim(f"the environment ({rank_name}, {size_name})", rank, world_size, is_live=False)
+        claim = Claim(f"the environment ({rank_name}, {size_name})", Shard(rank, world_size), is_live=False)
         if world_size > 1:
             if rank_name == _SLURM and "SLURM_JOB_ID" in os.environ and not _STEPS & os.environ.keys():
                 raise ValueError(
@@ -435,7 +411,7 @@ def _live_claims() -> list[Claim]:
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() != 1:
         # One of one it is wherever somebody imports mpi4py.
         found.append(("MPI", mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()))
-    return [Claim(*one) for one in found if isinstance(one[1], int) and isinstance(one[2], int)]
+    return [Claim(source, Shard(*place)) for source, *place in found if all(isinstance(one, int) for one in place)]
 
 
 def _is_ray_worker() -> bool:
@@ -443,7 +419,6 @@ def _is_ray_worker() -> bool:
     return worker is not None and getattr(worker, "mode", None) == 1  # WORKER_MODE; a driver's is another
 
 
-def _data_loader_worker() -> tuple[int, int] | None:
-    """Return which worker of how many of a torch `DataLoader` this process is; None where it is none."""
-    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)()
-    return None if worker is None else (worker.id, worker.num_workers)
+def _data_loader_worker() -> Any:
+    """Return what torch knows of the worker of a `DataLoader` that this process is; None where it is none."""
+    return getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)()
