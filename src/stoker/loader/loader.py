@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -35,10 +34,6 @@ from stoker.sampling import steps as order
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
 from stoker.words import some_of
-
-_log = logging.getLogger("stoker")
-
-_CLOSED = "the loader is closed; make a new one"
 
 
 @explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
@@ -143,7 +138,7 @@ class Loader:
         name = _title(dataset)
         self._stages = Stages() if config.trace is None else config.trace.stages(name)
         self._opened: OpenDatasets = open_datasets(dataset, config, on_stage=self._stages)
-        shown = status.StatusFile(self._stages, _look(weakref.ref(self), name))
+        shown = status.StatusFile(self._stages, partial(_look, weakref.ref(self), name))
         self._begun = begun = _Resources(self._opened, shown)
         self._home = begun.home
         self._close_all = weakref.finalize(self, begun.close)
@@ -430,7 +425,7 @@ class Loader:
 
     def _check_open(self) -> None:
         if not self._close_all.alive:
-            raise RuntimeError(_CLOSED)
+            raise RuntimeError("the loader is closed; make a new one")
 
     def _steps_of(self, global_batch_size: int, position: Position) -> Steps:
         return position.steps(global_batch_size=global_batch_size, remainder=self._config.remainder)
@@ -502,26 +497,16 @@ def _check_resident(config: LoaderConfig, opened: OpenDatasets) -> None:
             raise ValueError(f"resident= keeps rows on the device as they are, which {what} do not fit: leave one out")
 
 
-def _look(loader: weakref.ref[Loader], name: str) -> status.Look:
-    """Return a function that describes a loader and gives its figures; it does not keep the loader alive."""
-
-    def look() -> tuple[dict[str, object], LoaderStats] | None:
-        if (found := loader()) is None:
-            return None
-        shard, global_size = found._known()
-        about = {"dataset": name, "rank": shard.rank, "world_size": shard.world_size}
-        return about | {"global_batch_size": global_size}, found.stats()
-
-    return look
+def _look(loader: weakref.ref[Loader], name: str) -> tuple[dict[str, object], LoaderStats] | None:
+    """Return what a loader is and what it has done so far; None where it has been collected."""
+    if (found := loader()) is None:
+        return None
+    shard, global_size = found._known()
+    about = {"dataset": name, "rank": shard.rank, "world_size": shard.world_size, "global_batch_size": global_size}
+    return about, found.stats()
 
 
 def _title(dataset: Dataset | Mixture) -> str:
     """Return a name for a data set, in one printable line."""
-    if isinstance(dataset, Mixture):
-        title = f"a mixture of {', '.join(dataset.names)}"
-    elif len(sources := [*map(str, dataset.sources)]) == 1:
-        title = sources[0]
-    else:
-        shared = os.path.commonprefix(sources).rpartition("/")[0]  # noqa: RUF071  cut at a slash right after
-        title = f"{shared}/ ({len(sources):,} sources)" if shared else some_of(sources, 1)
+    title = some_of(dataset.sources, 1) if isinstance(dataset, Dataset) else f"a mixture of {', '.join(dataset.names)}"
     return printable(title, is_line=True)
