@@ -27,19 +27,16 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Filler(Generic[K]):
-    """Build missing chunks in the order in which they are asked for.
+    """Build missing chunks in the order in which they are asked for, by as many threads as the pool says.
 
     A chunk that another process is building is not built again: it goes to the end of the queue and is looked for
     later, while others get built. An exception of `build` is raised by `wait` for that chunk, which is not tried again.
 
     Args:
-        is_there: Whether a chunk is in the cache.
         build: Builds a chunk, unless it is there; False means that another process has its lock.
-        pool: How many threads build. None is started before a chunk is missing.
         size_of: Says how many samples a chunk has.
         max_ahead: Says how many chunks may be built and not yet waited for; None for any number. What the cache cannot
             keep waits for its use in memory.
-        stages: Told of building and waiting; None tells nobody.
     """
 
     def __init__(
@@ -73,10 +70,8 @@ class Filler(Generic[K]):
         with self._lock:
             # Before the cache is looked at: a chunk that is published between that look and what follows would be asked
             # for again, behind all others, and whoever waits for it would wait for these.
-            wanted = [
-                (chunk, subject) for chunk, subject in zip(chunks, subjects, strict=False) if chunk not in self._asked
-            ]
-        missing = [(chunk, subject) for chunk, subject in wanted if not self._is_there(chunk)]
+            wanted = [one for one in zip(chunks, subjects, strict=False) if one[0] not in self._asked]
+        missing = [one for one in wanted if not self._is_there(one[0])]
         if not missing:
             return
         with self._lock:
@@ -97,9 +92,7 @@ class Filler(Generic[K]):
             thread.start()
 
     def wait(self, chunk: K) -> None:
-        """Return when a requested chunk is there.
-
-        Blocks: until it is built, by whomever.
+        """Return when a requested chunk is there, built by whomever.
 
         Raises:
             InterruptedError: The filler was closed.
@@ -130,10 +123,7 @@ class Filler(Generic[K]):
                     asked.set_exception(InterruptedError(_CLOSED))
 
     def close(self) -> None:
-        """Stop, and end the threads. Harmless when called again.
-
-        Blocks: until chunks in the making are done.
-        """
+        """Stop, and end the threads, once chunks in the making are done."""
         self.stop()
         for thread in self._threads:
             thread.join()
@@ -141,19 +131,18 @@ class Filler(Generic[K]):
     def _work(self) -> None:
         while (chunk := self._claim()) is not None:
             error: BaseException | None = None
-            is_done = False
             try:
                 with self._stages.span("build", subject=self._subjects[chunk]):
                     is_done = self._build(chunk)
             except BaseException as raised:  # it belongs to the step that needs this chunk
-                error = raised
+                is_done, error = True, raised
             with self._lock:
                 self._num_building -= 1
-                if is_done or error is not None:
+                if is_done:
                     self._note_end(chunk, error)
                 else:
                     self._queue.append(chunk)  # for this thread, in a while: nobody is woken to find it taken
-            if error is None and not is_done:
+            if not is_done:
                 self._stopped.wait(_POLL_S)
 
     def _note_end(self, chunk: K, error: BaseException | None) -> None:
@@ -195,27 +184,16 @@ class Filler(Generic[K]):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmProgress:
-    """How far a cache is filled.
+    """How far a cache is filled."""
 
-    Attributes:
-        num_chunks: Chunks of the data set, or of the part of it.
-        num_done: Those in the cache by now; of a part, those in the mirror, too.
-        num_found: Those of them that were there already.
-        num_samples: Samples in chunks built since.
-        size_bytes: Bytes of chunks built since.
-        found_bytes: Bytes of chunks that were there already.
-        is_full: Whether the rest does not fit: it is built while training, each time it is needed.
-        num_not_uploaded: Chunks that could not be put into the mirror.
-    """
-
-    num_chunks: int
-    num_done: int
-    num_found: int
-    num_samples: int = 0
-    size_bytes: int = 0
-    found_bytes: int = 0
-    is_full: bool = False
-    num_not_uploaded: int = 0
+    num_chunks: int  # of the data set, or of the part of it
+    num_done: int  # those in the cache by now; of a part, those in the mirror, too
+    num_found: int  # those of them that were there already
+    num_samples: int = 0  # in chunks built since
+    size_bytes: int = 0  # of chunks built since
+    found_bytes: int = 0  # of chunks that were there already
+    is_full: bool = False  # the rest does not fit: it is built while training, each time it is needed
+    num_not_uploaded: int = 0  # chunks that could not be put into the mirror
 
     @property
     def is_complete(self) -> bool:
@@ -240,21 +218,15 @@ def warm(
     on_progress: OnProgress | None = None,
     stop_event: threading.Event | None = None,
 ) -> WarmProgress:
-    """Build every chunk that is missing, and return how far that got.
+    """Build every chunk that is missing, or as many as fit, and return how far that got.
 
     What is there is not looked at again, so a second call goes on where the first was stopped; several processes at
     once share the work. With a mirror, all that is here is put there before this returns, where that can be done.
 
-    Args:
-        builder: Builds them, into its store. Where they do not all fit, as many as fit are built.
-        pool: How many threads build.
-        part: Which one of how many parts to build; None for all. What the mirror has is then left there; and where
-            there is no room, what it has is removed here, unless another process uses the data set.
-        on_progress: Told once at the beginning and after each chunk, by one thread at a time.
-        stop_event: When set, chunks in the making are finished and no further one is begun.
-
-    Raises:
-        StokerError: A chunk cannot be built. Chunks in the making are finished first.
+    Of several parts, `part` is built alone: which one of how many. What the mirror has is left there then; and where
+    there is no room, what it has is removed here, unless another process uses the data set. `on_progress` is told once
+    at the beginning and after each chunk, by one thread at a time. Once `stop_event` is set, or a chunk cannot be
+    built, which is raised, those in the making are finished and no further one is begun.
     """
     return _Warming(builder, part, on_progress, stop_event or threading.Event()).run(pool)
 

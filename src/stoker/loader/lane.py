@@ -48,10 +48,8 @@ class Lane:
     from several threads.
 
     Args:
-        order: Of the lane in this epoch.
-        opened: The data sets, whose chunks `filler` builds.
         units_in: Returns what is counted of a data set in one of its own epochs, None for rows.
-        stages: Told of opening and waiting; `subject_at` says what work for a position is for, where that is shown.
+        subject_at: Says what work for a position is for, where that is shown.
         on_open: Called with each window that was opened, before anybody has it.
         begins_at: Share of a window's chunks that is passed over at first and built last. All of them are waited for,
             so hosts that share a mirror may each begin elsewhere, and fetch what others have built by then.
@@ -88,9 +86,8 @@ class Lane:
     def parts(self, ranges: Iterable[Range], *, waits: bool = True) -> list[Part] | None:
         """Return where the samples of positions lie, range by range: data set by data set, each in its own order.
 
-        Their windows stay open for as long as the parts refer to them.
-
-        Blocks: until they are open; unless it `waits`, it returns None where one is not.
+        Their windows stay open for as long as the parts refer to them. Unless it `waits` until they are open, it
+        returns None where one is not.
 
         Raises:
             InterruptedError: The lane was closed.
@@ -142,10 +139,7 @@ class Lane:
                     window.set_exception(InterruptedError("the loader was closed"))
 
     def close(self) -> None:
-        """Stop, and close the windows that are not passed: nobody may use one any more. Harmless when called again.
-
-        Blocks: until windows in the opening are open.
-        """
+        """Stop, and close the windows that are not passed, once those in the opening are open: nobody may use one."""
         self.stop()
         for opener in list(self._openers.values()):
             opener.join()
@@ -211,12 +205,10 @@ class Lane:
         if window is None:
             window = Future()
             if not self._is_closed:
-                before = self._openers.get(key[0])
-                work = threading.Thread(
-                    target=self._work, args=(key, window, before), name="stoker-window", daemon=True
-                )
-                work.start()
-                self._openers[key[0]] = work
+                about = key, window, self._openers.get(key[0])
+                opener = threading.Thread(target=self._work, args=about, name="stoker-window", daemon=True)
+                opener.start()
+                self._openers[key[0]] = opener
             self._windows[key] = window
         return window
 
@@ -261,7 +253,7 @@ class Lane:
                 if not asked.done():
                     asked.set_exception(error)
             return
-        with self._lock:
+        with self._lock:  # also behind whoever asked: it looks ahead unless the window is open before it waits
             if is_wanted := not asked.done():
                 asked.set_result(window)
         if is_wanted:

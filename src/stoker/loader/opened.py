@@ -64,10 +64,7 @@ _BYTES_BESIDE_PYTHON = 512 << 10
 
 
 class OpenDataset(CountedSet):
-    """Every chunk of a data set, by its number in the fixed order; closes builder and cache with itself.
-
-    `open_datasets` sets the index of what the order counts, which is None for rows.
-    """
+    """Every chunk of a data set, by its number in the fixed order; closes builder and cache with itself."""
 
     spec: Spec
 
@@ -85,28 +82,23 @@ class OpenDataset(CountedSet):
     def num_builders(self, num_threads: int) -> tuple[int, int]:
         """Return how many threads should build, for `num_threads` cores, and the most where more are worth it.
 
-        More of them help only with a remote source, whose network they wait for. And where chunks may have to leave the
-        cache again, none is built long before it is used.
+        More of them help only with a remote source, whose network they wait for, and where no chunk has to leave the
+        cache again: none is built long before its use then.
         """
-        catalogue = self.catalogue
+        catalogue, chunk_bytes = self.catalogue, self.windows.expected_bytes / max(1, len(self.catalogue))
         num = catalogue.num_builders or num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)
         if not (catalogue.num_builders or catalogue.is_remote):  # bound by work
-            work_bytes = self._work_bytes()
+            # What is decoded for a chunk, of which a filter and a vocabulary may leave little.
+            num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
+            decoded_bytes = chunk_bytes * num_read / num_left if num_left else 0.0
+            work_bytes = max(catalogue.file_bytes / max(1, len(catalogue)), decoded_bytes)
             if num_threads >= num_cores() and work_bytes < _PUBLISHED_BYTES:
                 num = num_threads
             if catalogue.dataset.transform is None:  # which may take any time, with the interpreter's lock or without
                 num = min(num, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
         if not catalogue.is_remote or self.windows.is_tight:
             return num, num
-        chunk_bytes = max(1, self.windows.expected_bytes // max(1, len(catalogue)))
-        return num, min(_MOST_THREADS, _FETCHED_BYTES // chunk_bytes)
-
-    def _work_bytes(self) -> float:
-        """Return about how much is decoded for a chunk, of which a filter and a vocabulary may leave little."""
-        catalogue = self.catalogue
-        num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
-        decoded_bytes = self.windows.expected_bytes * num_read / num_left if num_left else 0
-        return max(catalogue.file_bytes, decoded_bytes) / max(1, len(catalogue))
+        return num, min(_MOST_THREADS, int(_FETCHED_BYTES / max(1.0, chunk_bytes)))
 
     @property
     def first_missing(self) -> int | None:
@@ -117,15 +109,10 @@ class OpenDataset(CountedSet):
         return first if is_missing else None
 
     def build_first(self, first: int, beside: Sequence[int]) -> None:
-        """Build the first chunk, so that what cannot work shows before training begins, and begin some others.
-
-        Raises:
-            StokerError: The first chunk cannot be built. What is wrong with another one belongs to the step that needs
-                it.
-        """
+        """Build the first chunk, so that what cannot work shows before training begins, and begin some others."""
 
         def try_to_build(chunk: int) -> None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # which belongs to the step that needs it
                 self.builder.build(chunk)
 
         for i, chunk in enumerate(beside):
@@ -138,10 +125,9 @@ class OpenDataset(CountedSet):
 
     def _estimate(self) -> None:
         """Estimate what all chunks take: as much a sample as the first one does, where that is there."""
-        counts, spec = self.num_samples, self.spec
-        num_bytes = int(counts.sum()) * spec.record_bytes
-        if spec.ragged:
-            filled = np.flatnonzero(counts)
+        counts, filled = self.num_samples, np.flatnonzero(self.num_samples)
+        num_bytes = int(counts.sum()) * self.spec.record_bytes
+        if self.spec.ragged:
             size_bytes = self.builder.size_of(int(filled[0])) if len(filled) else None
             if size_bytes is not None:
                 num_bytes = int(size_bytes / counts[filled[0]] * counts.sum())
@@ -152,9 +138,7 @@ class OpenDataset(CountedSet):
     def token_counts(self, field: str, num_threads: int, on_progress: OnCount | None) -> Int64:
         """Return how many values a ragged field has in every sample, as the chunks say. Shape [N].
 
-        What a transform makes is only known when it has run: the first epoch's work is done ahead of it.
-
-        Blocks: until all chunks are built; they are kept.
+        What a transform makes is only known when it has run: the first epoch's work is done ahead of it, and kept.
         """
         filled: list[int] = np.flatnonzero(self.num_samples).tolist()
         counts, num_rows = [np.empty(0, np.int64)], 0
@@ -177,10 +161,7 @@ class OpenDataset(CountedSet):
         return self.builder.store.counts() + Counter(num_substituted=self.builder.num_substituted)
 
     def close(self) -> None:
-        """Give locks back. Harmless when called again.
-
-        Blocks: until chunks that are being built are done.
-        """
+        """Give locks back, once chunks that are being built are done."""
         for thread in self._beside:
             thread.join()
         self.builder.close()
@@ -191,8 +172,7 @@ class OpenDataset(CountedSet):
 class OpenDatasets(CountedSets):
     """One or several data sets with one spec. Closing this closes them, and removes a cache made for this alone.
 
-    Attributes:
-        is_ending: Once set, no read that fails is tried again.
+    Once `is_ending` is set, no read that fails is tried again.
     """
 
     datasets: tuple[OpenDataset, ...]
@@ -218,7 +198,7 @@ class OpenDatasets(CountedSets):
         return any(one.windows.is_tight for one in self.datasets)
 
     def count_uses(self, which: int, chunks: Int64) -> None:
-        """Count one use of each chunk of a data set: whether it was there when its window was opened. Shape [K]."""
+        """Count one use of each chunk of a data set: whether it was there when its window was opened."""
         builder = self.datasets[which].builder
         builder.store.count_uses(len(chunks), map(builder.key, chunks.tolist()))
 
@@ -238,11 +218,10 @@ class OpenDatasets(CountedSets):
 
 def pool_of(datasets: Sequence[OpenDataset], num_threads: int) -> AdaptivePool:
     """Return the threads that should build these, for `num_threads` cores: more while more fetches are worth it."""
-    nums = [one.num_builders(num_threads) for one in datasets]
+    nums, mosts = zip(*(one.num_builders(num_threads) for one in datasets), strict=True)
     is_tight = any(one.windows.is_tight for one in datasets)  # one holds up all
     permits = [one.builder.permits for one in datasets]
-    most = max(most for _, most in nums)
-    return AdaptivePool(max(num for num, _ in nums), most=most, permits=[] if is_tight else permits)
+    return AdaptivePool(max(nums), most=max(mosts), permits=[] if is_tight else permits)
 
 
 def filler_of(datasets: Sequence[OpenDataset], num_threads: int, stages: Stages | None = None) -> Filler[ChunkKey]:
@@ -265,18 +244,10 @@ def open_datasets(
     on_stage: Stages = NO_STAGES,
     on_count: OnCount | None = None,
 ) -> OpenDatasets:
-    """Open a data set, or all of a mixture, in one cache; find out what a sample is.
+    """Open a data set, or all of a mixture, in one cache; find out what a sample is. Raises as `Loader` does.
 
-    Args:
-        dataset: What to open.
-        config: Arguments of the loader. Without a `cache`, one in memory is made, which lives as long as this.
-        part: Which one of how many parts of each data set is built from now on; no chunk of another part is.
-        on_stage: Told of the work that building does.
-        on_count: Told how far counting what the order counts is.
-
-    Raises:
-        FieldError: The data sets of a mixture have different specs.
-        StokerError: As `Loader` says; a note names the data set of a mixture.
+    Without a `cache`, one in memory is made, which lives as long as this. Of several parts, no chunk is built from now
+    on but those of `part`.
     """
     mixture = None if isinstance(dataset, Dataset) else dataset
     named = {"": dataset} if isinstance(dataset, Dataset) else dataset.datasets
@@ -385,10 +356,7 @@ def check_known_nulls(catalogue: Catalogue) -> None:
 
 
 def _counting(dataset: Dataset, unit: SamplingUnit, store: Store) -> AbstractContextManager[object]:
-    """Return the lock under which units are counted, so that the ranks of a host do not all read the same columns.
-
-    Blocks: while another process or thread counts them.
-    """
+    """Return the lock under which units are counted, so that the ranks of a host do not all read the same columns."""
     name = fingerprint("counting", {"sources": list(map(str, dataset.sources)), "units": unit.to_json()})
     while (lock := store.try_lock(name)) is None:
         time.sleep(_POLL_S)
@@ -408,11 +376,7 @@ def naming(name: str) -> Iterator[None]:
 
 @contextmanager
 def _sound_source(catalogue: Catalogue) -> Iterator[None]:
-    """Let a broken file be reported as broken, even where its columns would be refused anyway.
-
-    Raises:
-        SourceError: In place of a `FieldError`, where the first rows cannot even be read.
-    """
+    """Let a broken file be reported as broken, even where its columns would be refused anyway."""
     try:
         yield
     except FieldError:
