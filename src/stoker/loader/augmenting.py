@@ -44,10 +44,7 @@ Augment: TypeAlias = "Callable[[Arrays, SampleGenerator], Arrays]"
 def augmented(augment: Augment, batch: Arrays, slices: Sequence[Slice], *, seed: int, step: int, epoch: int) -> Arrays:
     """Return the batch that `augment` makes of one, which has the samples of `slices`; `step` is for errors alone.
 
-    Raises:
-        RuntimeError: It raises StopIteration.
-        TypeError: It returns no mapping of names to arrays.
-        ValueError: It returns another number of rows, or has changed `sample_mask`.
+    Raises where it returns no mapping of names to arrays, or other rows, or has changed `sample_mask`.
     """
     told = f"augment ({function_name(augment)}), on step {step} of this pass over epoch {epoch},"
     expected = {name: num for name, field in batch.items() if (num := _num_rows(field)) is not None}

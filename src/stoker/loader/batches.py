@@ -58,50 +58,30 @@ _LaneRanges: TypeAlias = tuple[int, list[Range]]  # a lane, and positions in it
 
 
 class Made(NamedTuple):
-    """A batch of what the order counts.
+    """A batch of what the order counts."""
 
-    Attributes:
-        arrays: Its fields.
-        assembled: The memory that fixed-width fields are views of.
-        num_samples: Samples in it.
-        shaped: Returns the fixed-width fields of that memory, arrays or tensors, as the batch has them: those that stay
-            views. None where none of its fields is one.
-    """
-
-    arrays: Arrays
-    assembled: Assembled
+    arrays: Arrays  # its fields
+    assembled: Assembled  # the memory that fixed-width fields are views of
     num_samples: int
+    # Returns the fixed-width fields of that memory, arrays or tensors, as the batch has them: those that stay views.
+    # None where none of its fields is one.
     shaped: Callable[[dict[str, Any]], dict[str, Any]] | None = dict
 
 
 class Collator:
-    """Makes batches where the order counts rows, draws, or groups, whose rows come one group behind the other.
+    """Makes batches where the order counts rows, draws, or groups, whose rows come one group behind the other."""
 
-    Attributes:
-        spec: What a batch holds of each unit; of a group, of each of its rows.
-        unit_bytes: Bytes of a unit, where they are known beforehand.
-        adds: Makes further fields of a batch's own; None where there are none.
-    """
-
-    unit_bytes: float | None = None
-    adds: Callable[[Arrays], dict[str, Any]] | None = None
+    unit_bytes: float | None = None  # of each unit, where all have as many
+    adds: Callable[[Arrays], dict[str, Any]] | None = None  # makes further fields of a batch's own
 
     def __init__(self, unit: SamplingUnit | None, spec: Spec) -> None:
         self._samples, self._is_rows, self._is_grouped = spec, unit is None, isinstance(unit, Grouped)
-        self.spec = spec.delivered
+        self.spec = spec.delivered  # what a batch holds of each unit; of a group, of each of its rows
 
     def gather(
         self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None
     ) -> tuple[Made, int]:
-        """Return the units of some batches as one, which `cut` cuts, and how many bytes they have.
-
-        Args:
-            parts: Where the units lie, those of each batch behind those of the batch before it, unless `places` says
-                otherwise.
-            sizes: Units of each batch.
-            pool: Gives the memory.
-            once: See `assemble`.
-            places: Where each unit goes: a permutation. Shape [B].
+        """Return the units of some batches as one, which `cut` cuts, and how many bytes they have; see `assemble`.
 
         Raises:
             FieldMismatchError: Documents that are packed together have other numbers of values; of whichever batch.
@@ -156,11 +136,9 @@ def joined(offsets: Sequence[Int64]) -> Int64:
 
 
 def placed(offsets: Int64, places: Int64 | None) -> tuple[Int64, Int64 | None]:
-    """Return the offsets of units in their places, and where each row of theirs goes.
+    """Return the offsets of units in their places, and where each row of theirs goes; None for one after the other.
 
-    Args:
-        offsets: Where the rows of each unit begin, in the order in which they are gathered. Shape [B + 1].
-        places: Where each unit goes. Shape [B]; None for one after the other.
+    The `offsets` are of the units as they are gathered, shape [B + 1], and `places` say where each unit goes.
     """
     if places is None:
         return offsets, None
@@ -183,27 +161,19 @@ class Delivery:
     """Batches of a loader as dicts of NumPy arrays, as they were gathered; one for another framework brings its own.
 
     Must not refer to the loader, which could never be let go.
-
-    Attributes:
-        copies: Whether `prepare` copies the batch to a device: time worth a stage of its own. What samples share is
-            expanded behind the copy then, and what is kept narrower is widened there, so that as little is copied.
-        takes_together: Whether `prepare_together` can be called.
-        resident: Keeps records on a device, which need not be gathered, as `stoker.torch.cuda.ResidentRows` does;
-            None keeps none there.
-        is_augmented: Whether `augment` has been at the fields, which may be no views of what was gathered then. This
-            and what follows `fit` sets.
-        sequence_shard: Which part of each sequence leaves; None for all of it.
-        is_expanded: Whether what was gathered once leaves as each sample's; else as `Deduplicated`.
-        compact: The fields that are kept narrower than they leave, and how each is widened.
-        is_widened: Whether the fields are widened already; what was gathered never is.
     """
 
-    copies = takes_together = False
-    resident: Any = None
-    is_augmented = is_widened = False
+    # Whether `prepare` copies the batch to a device: time worth a stage of its own. What samples share is expanded
+    # behind the copy then, and what is kept narrower is widened there, so that as little is copied.
+    copies = False
+    takes_together = False  # whether `prepare_together` can be called
+    resident: Any = None  # keeps records on a device, as `stoker.torch.cuda.ResidentRows` does
+    # What follows `fit` sets.
+    is_augmented = False  # whether `augment` has been at the fields, which may be no views of what was gathered then
     sequence_shard: SequenceShard | None = None
-    is_expanded = True
-    compact: Mapping[str, Compact] = MappingProxyType({})
+    is_expanded = True  # whether what was gathered once leaves as each sample's; else as `Deduplicated`
+    compact: Mapping[str, Compact] = MappingProxyType({})  # of the fields that are kept narrower than they leave
+    is_widened = False  # whether these are widened already in a batch's arrays; in what was gathered they never are
 
     def fit(self, config: LoaderConfig, spec: Spec) -> None:
         """Learn how the batches of a loader leave, all of them alike."""
@@ -220,7 +190,7 @@ class Delivery:
         return self.sequence_shard.part(array)
 
     def allocate(self, num_bytes: int) -> Array:
-        """Return memory for batches, uint8, shape [num_bytes]."""
+        """Return memory for batches: uint8, shape [num_bytes]."""
         return memory_in_huge_pages(num_bytes)
 
     def prepare(self, made: Made) -> Any:
@@ -242,13 +212,9 @@ class Delivery:
 
 
 class Batches:
-    """Makes the batches of a loader, whose ranks are known by now. Safe to use from several threads.
+    """Makes the batches of a loader, whose ranks are known by now; raises where these contradict its arguments.
 
-    An epoch has `num_units` of what the order counts.
-
-    Raises:
-        ValueError: An argument contradicts the number of ranks.
-        RuntimeError: The loader took another share before.
+    An epoch has `num_units` of what the order counts. Safe to use from several threads.
     """
 
     def __init__(
@@ -313,11 +279,9 @@ class Batches:
     ) -> tuple[list[tuple[Slice, ...]], list[Made] | Together]:
         """Return the batches of the first of some steps and of those after it whose windows are open already.
 
-        Blocks: until the windows of the first are open.
+        They come in their order, or all of them as one, beside which samples each has.
 
-        Returns:
-            Which samples each batch has.
-            The batches, in their order, or all of them as one.
+        Blocks: until the windows of the first are open.
         """
         # Those with lists differ in size, and may be larger than they were thought to be.
         num = max(1, int(2 * self._together_bytes / self._batch_bytes))

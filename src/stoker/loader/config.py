@@ -92,16 +92,7 @@ _NOTHING: Any = None  # a default that `__post_init__` always replaces
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """The arguments of a loader, checked and in one form each; `Loader` says what they mean.
-
-    Attributes:
-        ranks: Resolves rank and world size on first use, from `rank`, `world_size` and `shard`.
-        unit: The sampling unit, from `group_by`, `weights` and `sequence`; None for rows.
-
-    Raises:
-        TypeError: One has the wrong type.
-        ValueError: One is out of range, or two contradict each other.
-    """
+    """The arguments of a loader, checked and in one form each; `Loader` says what they mean, and what is wrong."""
 
     batch_size: int | None = None
     shuffle: bool = False
@@ -126,8 +117,8 @@ class LoaderConfig:
     sequence: NGram | Pack | None = None
     sequence_shard: SequenceShard | None = None
     deduplicated: Literal["expand", "unique"] = "expand"
-    ranks: Ranks = _NOTHING
-    unit: SamplingUnit | None = None
+    ranks: Ranks = _NOTHING  # resolves `rank`, `world_size` and `shard` on first use
+    unit: SamplingUnit | None = None  # from `group_by`, `weights` and `sequence`; None for rows
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
@@ -186,11 +177,7 @@ class LoaderConfig:
         object.__setattr__(self, name, value)
 
     def global_size(self, shard: Shard) -> int:
-        """Return the number of samples in a global batch that is shared by the ranks of `shard`.
-
-        Raises:
-            ValueError: `batch_size` and `global_batch_size` contradict each other, or the size does not fit the lanes.
-        """
+        """Return the samples of a global batch that the ranks of `shard` share; a ValueError where none can be."""
         size, num_ranks = self.global_batch_size, shard.world_size
         if size is None:
             assert self.batch_size is not None
@@ -225,12 +212,7 @@ DEFAULTS: dict[str, Any] = {name: getattr(LoaderConfig, name) for name in Loader
 
 
 def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
-    """Return what the order counts by the arguments of a loader; None for rows.
-
-    Raises:
-        TypeError: One has the wrong type.
-        ValueError: More than one is given, or one is out of range.
-    """
+    """Return what the order counts by the arguments of a loader, each of any type; None for rows."""
     given = {"group_by": group_by, "weights": weights, "sequence": sequence}
     said = [name for name, value in given.items() if value is not None]
     if len(said) > 1:

@@ -1,10 +1,4 @@
-"""One pass over (the rest of) an epoch: steps in order, batches ahead of them.
-
-ReadyQueue      threads make batches ahead of the loop, which gets them in order
-Run             what they are made of: chunks built, windows opened and passed, steps counted
-BatchIterator   what a loop has: begins a run with the first batch, and closes it
-Epochs          where a loader stands: behind which batch, and where the next run begins
-"""
+"""One pass over (the rest of) an epoch: steps in order, batches ahead of them, and where the next pass begins."""
 
 from __future__ import annotations
 
@@ -49,18 +43,14 @@ class ReadyQueue:
         ready       4 3          5 is still being made: the caller would wait for it after 3 and 4
         caller  2                has been handed 0, 1, 2
 
-    The first results are made one at a time, so that the first of all comes soon; then as many as are ahead already.
+    The first results are made one at a time, so that the first of all comes soon; then as many as are ahead already,
+    but at most `max_together`. With depth 0 the caller makes them, when one is asked for that is not there.
 
     An exception of making result i is raised where i was due, after all results before it, and ends the sequence.
 
     Args:
         make: Called with the number of a result and how many are wanted from there on; yields that many of them or
             fewer, in order, but at least one. From several threads at once.
-        num_results: How many there are.
-        depth: How many may be made or wait ahead of the caller. With 0 there are no threads: results are made when one
-            is asked for that is not there, by the caller.
-        num_threads: Threads that make them.
-        max_together: Results that a thread, or the caller, makes at a time, at most.
         waiting: Gives the block in which a thread waits for room.
     """
 
@@ -100,16 +90,13 @@ class ReadyQueue:
 
     @property
     def num_ready(self) -> int:
-        """Results that wait to be handed over."""
+        """How many results wait to be handed over."""
         return len(self._ready)
 
     def get(self) -> Result:
-        """Return the next result.
-
-        Blocks: until it is made.
+        """Return the next result once it is made; raise StopIteration behind the last.
 
         Raises:
-            StopIteration: All have been handed over.
             InterruptedError: The queue was closed before.
         """
         with self._lock:  # held while the caller itself makes a result: `close` waits for that
@@ -133,10 +120,7 @@ class ReadyQueue:
             return self._ready.pop(number)
 
     def close(self) -> None:
-        """Stop the threads and drop what nobody will take. Harmless when called again.
-
-        Blocks: until results in the making are done.
-        """
+        """Stop the threads, once results in the making are done, and drop what nobody will take."""
         with self._lock:
             self._is_closed = True
             self._made.notify_all()
@@ -253,12 +237,9 @@ class Run:
         )
 
     def next(self) -> Any:
-        """Return the next step's batch.
-
-        Blocks: until it is assembled.
+        """Return the next step's batch once it is assembled; raise StopIteration where the epoch is over.
 
         Raises:
-            StopIteration: The epoch is over.
             RuntimeError: The run was closed before.
         """
         start_ns = time.perf_counter_ns()
@@ -309,10 +290,7 @@ class Run:
             self.close()
 
     def close(self) -> None:
-        """Stop all threads of the run and give everything back. Harmless when called again.
-
-        Blocks: until batches in the making are done.
-        """
+        """Stop all threads of the run, once batches in the making are done, and give everything back."""
         self._is_closed = True
         # First everyone is told, then joined: a thread that waits for another one's work is freed by that one's stop.
         self._filler.stop()
@@ -377,9 +355,6 @@ class BatchIterator(Iterator[Any]):
     """The batches of one run; begins it with the first, and closes it when it ends, fails, or is let go.
 
     Threads may share it: each batch goes to one of them, and each of them comes to the end.
-
-    Args:
-        begin: Begins the run, once the ranks are proven.
     """
 
     def __init__(self, begin: Callable[[], Run]) -> None:
@@ -412,20 +387,10 @@ class BatchIterator(Iterator[Any]):
 
 
 class Epochs:
-    """Where a loader stands: behind which batch, and where its next run begins.
-
-    Args:
-        beginning: Where epoch 0 begins.
-
-    Attributes:
-        start: Where the next `for` begins.
-        is_restored: Whether a state said where that is.
-        num_steps: Batches handed over.
-        num_samples: Samples in these.
-    """
+    """Where a loader stands: behind which batch, and where its next run begins; at first, where epoch 0 does."""
 
     def __init__(self, beginning: Position) -> None:
-        self.num_steps = self.num_samples = 0
+        self.num_steps = self.num_samples = 0  # of batches handed over
         self.go_to(beginning)
 
     @property
@@ -434,16 +399,12 @@ class Epochs:
         return self.start if self.is_restored else self.after()
 
     def after(self, num_steps: int | None = None) -> Position:
-        """Return what a state tells once so many steps of this pass are handed over; unless told, as many as are.
-
-        Raises:
-            ValueError: The pass has fewer, or none has begun.
-        """
+        """Return what a state tells once so many steps of this pass are handed over; unless told, as many as are."""
         began, steps, num_done = self._pass  # once: another thread may hand over the next one
         return position_after(began, steps, num_done if num_steps is None else num_steps)
 
     def go_to(self, start: Position, *, told: Position | None = None) -> None:
-        """Begin the next `for` there; `told` is what a state says until then."""
+        """Begin the next `for` there; `told` is what a state says until then, where a state said where that is."""
         self.start, self.is_restored = start, told is not None
         # Where it began, its steps from there, and how many are handed over. The position is computed when asked for:
         # hardly anybody asks after every step.
@@ -478,11 +439,7 @@ class Epochs:
 
 
 def position_after(began: Position, steps: Steps | None, num_steps: int) -> Position:
-    """Return where a pass stands once so many of its steps, from where it began, are handed over.
-
-    Raises:
-        ValueError: It has fewer.
-    """
+    """Return where a pass stands once so many of its steps are handed over; a ValueError where it has fewer."""
     there = 0 if steps is None else steps.num_steps
     if not 0 <= num_steps <= there:
         raise ValueError(f"this pass has {there} steps, not {num_steps}")

@@ -25,25 +25,15 @@ _MAX_LINES = 10  # of a printed explanation
 
 
 class SourceRow(NamedTuple):
-    """Where one sample comes from.
-
-    Attributes:
-        url: Its file.
-        row_group: Its row group; None where that is not known without reading, because of a filter.
-        row: Its row in that row group; where that is not known, None.
-        chunk: Number of its chunk in the fixed order.
-        chunk_row: Its place among the rows of the chunk, those that pass the filter.
-        is_padding: Whether the sample only fills the batch.
-        dataset: Name of its data set in a mixture, else None.
-    """
+    """Where one sample comes from: file, row group and row; the latter two None where a filter leaves them open."""
 
     url: str
     row_group: int | None
-    row: int | None
-    chunk: int
-    chunk_row: int
-    is_padding: bool
-    dataset: str | None = None
+    row: int | None  # in its row group
+    chunk: int  # in the fixed order
+    chunk_row: int  # among the rows of the chunk, those that pass the filter
+    is_padding: bool  # whether the sample only fills the batch
+    dataset: str | None = None  # its name in a mixture
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,41 +42,25 @@ class Explanation(Sequence[SourceRow]):
 
     With a filter, only rows that pass are samples, and which these are is not known without reading: `row_group` and
     `row` are None then, unless every row of the fragment passes. `chunk_row` = n says that the sample is the row n,
-    counted from 0, of those that pass in its fragment.
-
-    Attributes:
-        epoch: Which epoch.
-        step: Which step of it.
-        shard: Rank and world size.
-        urls: All files of the data set.
-        file: Number of each sample's file among these. Shape [B].
-        row_group: Its row group, -1 where that is not known without reading. Shape [B].
-        row: Its row in that row group, -1 where it is not known. Shape [B].
-        chunk: Chunk of each sample in the fixed order. Shape [B].
-        chunk_row: Row of each in its chunk. Shape [B].
-        is_padding: Whether it only fills the batch. Shape [B].
-        unit: Which group, window or packed row of the batch each belongs to, where the order counts these; then a
-            sample may be named several times. Otherwise its own place. Shape [B].
-        names: Names of the data sets of a mixture; none where there is one data set.
-        whose: Number of each sample's data set among these; None where there is one data set. Shape [B].
-        is_substituted: Whether another row stands in for it, as far as a loader with `on_error="substitute"` knows.
-            Shape [B].
+    counted from 0, of those that pass in its fragment. All arrays have shape [B].
     """
 
     epoch: int
     step: int
     shard: RankShare
-    urls: Sequence[str]
-    file: Int64
-    row_group: Int64
-    row: Int64
-    chunk: Int64
-    chunk_row: Int64
-    is_padding: npt.NDArray[np.bool_]
+    urls: Sequence[str]  # of all files of the data set
+    file: Int64  # of each sample, by its number among these
+    row_group: Int64  # -1 where it is not known without reading
+    row: Int64  # in the row group, -1 where it is not known
+    chunk: Int64  # in the fixed order
+    chunk_row: Int64  # in the chunk
+    is_padding: npt.NDArray[np.bool_]  # whether the sample only fills the batch
+    # Which group, window or packed row of the batch each belongs to, where the order counts these; then a sample may be
+    # named several times. Otherwise its own place.
     unit: Int64
-    is_substituted: npt.NDArray[np.bool_]
-    names: Sequence[str] = ()
-    whose: Int64 | None = None
+    is_substituted: npt.NDArray[np.bool_]  # whether another row stands in for it, as far as the loader knows
+    names: Sequence[str] = ()  # of the data sets of a mixture
+    whose: Int64 | None = None  # number of each sample's data set among these; None where there is one data set
 
     def __len__(self) -> int:
         return self.chunk.size
@@ -152,33 +126,20 @@ def _range(first: int, last: int) -> str:
 
 
 class Use(NamedTuple):
-    """When a row is used.
-
-    Attributes:
-        epoch: Which epoch.
-        step: The step; None where the epoch leaves the row out, as `remainder="drop"` does.
-        rank: The rank that gets it; None where `step` is.
-        chunk: Number of its chunk in the fixed order.
-        chunk_row: Its row there.
-        dataset: Name of its data set in a mixture, else None.
-    """
+    """When a row is used, and by which rank; by none where the epoch leaves it out, as `remainder="drop"` does."""
 
     epoch: int
     step: int | None
     rank: int | None
-    chunk: int
-    chunk_row: int
-    dataset: str | None = None
+    chunk: int  # of the row, in the fixed order
+    chunk_row: int  # in the chunk
+    dataset: str | None = None  # its name in a mixture
 
 
 def explain(orders: Orders, steps: Steps, step: int, *, epoch: int, shard: RankShare) -> Explanation:
     """Return where every sample of a step on a rank comes from; nothing but footers is read.
 
-    `steps` are those of the epoch, from its beginning.
-
-    Raises:
-        ValueError: There is no such step or epoch.
-        SourceError: A footer cannot be read.
+    `steps` are those of the epoch, from its beginning. Raises as `Loader.explain` does.
     """
     samples = samples_of(orders.order.lanes_of_epoch(epoch), steps, step, shard)
     row, unit = _rows(samples, orders)
@@ -237,18 +198,10 @@ def _rows(samples: Samples, orders: Orders) -> tuple[Int64, Int64]:
 
 
 def find_all(orders: Orders, steps: Steps, row: tuple[str, int, int], *, epoch: int, world_size: int) -> list[Use]:
-    """Return every use of a row in an epoch, in the order of steps: the inverse of `explain`.
-
-    Several where a mixture comes to a data set again, or where the order counts draws, windows or packed rows; one
-    without a step where the epoch does not use the row. Padding is no use.
+    """Return every use of a row in an epoch, in the order of steps, as `Loader.find_all` does; padding is no use.
 
     `steps` are those of the epoch, from its beginning. The row is given by its file, as `Catalogue.files` names it or
     by an end of that which no other file has; the row group; and the row in that.
-
-    Raises:
-        ValueError: There is no such file, row group or row, or several data sets of a mixture have it; or a filter
-            leaves open which sample it is.
-        SourceError: A footer cannot be read.
     """
     which, chunk, chunk_row = _sample(orders, row)
     name = orders.names[which] if orders.names else None

@@ -80,29 +80,19 @@ class Part:
 
 
 class Assembled(NamedTuple):
-    """A batch before it has names, or several side by side.
+    """A batch of B samples before it has names, or several side by side."""
 
-    Attributes:
-        spec: Spec of the samples; where `shared` has what they share, of the rest of their fields.
-        num_samples: B.
-        records: uint8, shape [B, record_bytes]: all fixed-width fields of the spec.
-        ragged: Values and offsets of each of its ragged fields.
-        shared: What samples share by each key, where it was gathered once: each different row of a batch once, and
-            which of its batch's each sample has, int32, shape [B].
-        names: All fields in batch order; those of the spec unless told.
-        resident: Row of each sample on the device, -1 where it does not lie there yet, shape [B]: records are those of
-            the others alone, shape [H, record_bytes], and views are of these.
-        sizes: Of what samples of several batches share: how many rows each batch has.
-    """
-
-    spec: Spec
+    spec: Spec  # of the samples; where `shared` has what they share, of the rest of their fields
     num_samples: int
-    records: Array
+    records: Array  # all fixed-width fields of the spec: uint8, shape [B, record_bytes]
     ragged: dict[str, Ragged]
+    # What samples share by each key, where it was gathered once: each different row of a batch once, and which of its
+    # batch's each sample has, int32, shape [B].
     shared: tuple[tuple[Assembled, Array], ...] = ()
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # all fields in batch order; those of the spec unless told
+    # Row of each sample on the device, -1 where it does not lie there yet, shape [B]: records are those of the others.
     resident: Int64 | None = None
-    sizes: Sequence[int] = ()
+    sizes: Sequence[int] = ()  # of what samples of several batches share: how many rows each batch has
 
     def views(self) -> Arrays:
         """Return the fields by name, in the spec's order; fixed-width ones are views of `records`, not copies."""
@@ -163,16 +153,10 @@ def assemble(
     places: Int64 | None = None,
     sizes: Sequence[int] | None = None,
 ) -> Assembled:
-    """Gather the samples of all `parts`, in their order unless told otherwise, into buffers of the pool.
+    """Gather the samples of all `parts`, or some of their fields, into buffers of the pool.
 
-    Args:
-        spec: Of the samples, or of some of their fields.
-        parts: Where they lie.
-        pool: Gives the memory.
-        once: Whether what samples share is gathered once, with the place of each sample's.
-        places: Where in the batch each sample of the parts goes: a permutation. Shape [B].
-        sizes: Samples of each of several batches that all parts together are, in their order, where what these share
-            is gathered once: of each batch by itself.
+    In their order, unless `places` says where in the batch each goes: a permutation, shape [B]. What samples share is
+    gathered `once` for each of the batches that they are: of so many samples, `sizes`, one behind the other.
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)
@@ -281,10 +265,7 @@ def put(values: Array, places: Int64, pool: BufferPool) -> Array:
 def _distinct(parts: Sequence[Part], sizes: Int64) -> tuple[list[Part], Array, Int64]:
     """Return the different rows of each batch, in the order in which they come first, and so part by part.
 
-    Returns:
-        The rows, each once a batch.
-        Which of its batch's each of all is, int32. Shape [B].
-        How many each batch has. Shape [N].
+    Beside them which of its batch's each of all is, int32, shape [B], and how many each batch has, shape [N].
     """
     if len(parts) == 1:
         slots, rows = parts[0].slot, parts[0].row
@@ -327,11 +308,9 @@ def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool:
         on the device      0 - 5 - 2      their rows there, -1 for the others
         gathered here        1   0
 
-    A chunk goes there when its window opens, as long as there is room, and stays. Every epoch uses every chunk once, so
-    any one of them is worth its room as much as any other.
-
-    Samples share nothing here. The records of a chunk begin at its `first_row` on the device, -1 where it does not lie
-    there. Shape [N].
+    A chunk goes there when its window opens, as long as there is room, and stays: every epoch uses every chunk once, so
+    one is worth its room as much as another. Its records begin at its `first_row` there, -1 where it does not lie
+    there, shape [N]. Samples share nothing here.
     """
     num = sum(part.num for part in parts)
     rows = pool.array([num], np.int64)  # they cross to the device
@@ -356,28 +335,21 @@ def assemble_resident(spec: Spec, parts: Sequence[Part], first_row: Int64, pool:
 
 
 class Together(NamedTuple):
-    """Several batches of rows that were gathered side by side and leave as one: cut behind a single copy.
+    """Several batches of rows that were gathered side by side and leave as one.
 
         records     │ batch 0 │ batch 1 │ …                       as they were gathered
         values      │ batch 0 │ batch 1 │ …
         offsets     0 2 5 9 11 …    ──►    0 2 5 9 ┆ 0 2 …        each batch's from zero on, in memory to copy from
 
-    Attributes:
-        assembled: All of them.
-        sizes: Samples of each.
-        offsets: Of the lists of each ragged field, those of each batch from zero on. int64, shape [F, B + N].
-        num_values: Of each ragged field, in each batch. [F][N].
-        shared: What they share by each key: the different rows of each batch, side by side, and which of its batch's
-            each sample has, int32, shape [B].
-        groups: Where the order counts groups: their offsets in each batch, from zero on, int64, shape [G + N], and how
-            many each batch has.
+    They are cut behind a single copy.
     """
 
-    assembled: Assembled
-    sizes: Sequence[int]
-    offsets: Array
-    num_values: list[list[int]]
-    shared: list[tuple[Together, Array]]
+    assembled: Assembled  # all of them
+    sizes: Sequence[int]  # samples of each
+    offsets: Array  # of each ragged field: int64, shape [F, B + N]
+    num_values: list[list[int]]  # of each ragged field, in each batch: [F][N]
+    shared: list[tuple[Together, Array]]  # as `Assembled.shared`
+    # Where the order counts groups: their offsets in each batch, int64, shape [G + N], and how many each batch has.
     groups: tuple[Array, Sequence[int]] | None = None
 
     @property
@@ -401,7 +373,7 @@ def side_by_side(
 ) -> Together:
     """Return batches of so many samples as one that can be copied whole, where they can leave together.
 
-    `groups` are the offsets of groups through all batches, and how many each batch has, where the order counts these.
+    `groups` are as in `Together`, but their offsets go on through all batches.
     """
     lists, shared = assembled.ragged.values(), []
     for rows, its_index in assembled.shared:

@@ -52,20 +52,14 @@ _MAX_SHOWN = 200
 
 
 class CountedSet:
-    """An opened data set, as an order counts it; `num_samples` are the rows of each chunk. Shape [K].
-
-    Args:
-        catalogue: Its files and fragments.
-        spec: What a sample is, as far as that is known without reading rows.
-        unit: What the order counts, which `index` has; None for rows.
-        index: See `unit`.
-    """
+    """An opened data set, as an order counts it: by units, which the index has, or, without one, by rows."""
 
     def __init__(
         self, catalogue: Catalogue, *, spec: Spec | None, unit: SamplingUnit | None = None, index: Index | None = None
     ) -> None:
-        self.catalogue, self.spec, self.unit, self.index = catalogue, spec, unit, index
-        self.num_samples = catalogue.num_samples
+        self.catalogue, self.unit, self.index = catalogue, unit, index
+        self.spec = spec  # as far as it is known without reading rows
+        self.num_samples = catalogue.num_samples  # rows of each chunk, shape [K]
 
     def is_substituted(self, chunk: int) -> bool:  # noqa: ARG002  a loader's data sets override it
         """Return whether other rows stand in for those of a chunk, as far as that is known."""
@@ -192,16 +186,12 @@ class Orders:
 
     Raises:
         ValueError: As `MixtureOrder` says.
-
-    Attributes:
-        names: Those of the data sets of a mixture; none where there is one data set.
-        order: The order of all epochs.
     """
 
     def __init__(self, opened: CountedSets, *, shuffle: bool, seed: int, window: int | None, lanes: int) -> None:
         self.opened, self.unit = opened, opened.unit
         self._settings: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "window": window, "lanes": lanes}
-        self.names: tuple[str, ...] = () if opened.mixture is None else opened.mixture.names
+        self.names: tuple[str, ...] = () if opened.mixture is None else opened.mixture.names  # of its data sets
         self.units_in = lru_cache(maxsize=_NUM_KEPT * len(opened.datasets))(self._units_in)
         self._under_way: Position | None = None
         self._make()
@@ -285,11 +275,11 @@ class Orders:
 
     def _chunks_in(self, which: int, own_epoch: int) -> tuple[Int64 | None, Int64 | None]:
         """Return draws of a data set, and segments where it is in the epoch of its own to which files were added."""
-        mine, grown, segments = self._under_way, None, None
+        mine, segments = self._under_way, None
         if mine is not None:
             grown = mine.leg.streams[which][0] if mine.leg is not None else None if self.names else mine.epoch
-        if mine is not None and grown == own_epoch:
-            segments = self.opened.datasets[which].segments(mine.datasets[which])
+            if grown == own_epoch:
+                segments = self.opened.datasets[which].segments(mine.datasets[which])
         return self._num_units(which, own_epoch) if isinstance(self.unit, Weighted) else None, segments
 
 
@@ -316,12 +306,8 @@ def window_chunks(
 ) -> int | None:
     """Return the window as a number of chunks, None for all; from the data alone and nothing of the machine.
 
-    Args:
-        window: What the user said: chunks, "all", or None for about 512 MiB of samples; of a mixture, an equal part of
-            them for each of `num_sets` data sets.
-        num_samples: Samples of each chunk, of all data sets. Shape [K].
-        record_bytes: Of a sample.
-        num_sets: See `window`.
+    Unless the user said so many chunks or "all", it has about 512 MiB of samples; of a mixture, an equal part of them
+    for each of `num_sets` data sets. The `num_samples` are those of each chunk of all data sets, shape [K].
     """
     if window == "all":
         return None
@@ -336,30 +322,19 @@ def window_chunks(
 
 @dataclass(frozen=True, kw_only=True)
 class UnitsReport:
-    """What the order of a loader counts, and what that leaves out.
+    """What the order of a loader counts, and what that leaves out."""
 
-    Attributes:
-        told: What a unit is, in words.
-        num_units: Units of an epoch.
-        num_rows: Rows of the data set, after the filter.
-        num_unused_rows: Rows that are in no unit: of weight 0, without tokens, in runs shorter than a window.
-        num_cut: Borders between chunks that cut a group, or a run that windows stand in.
-        num_lost: Windows that would cross such a border.
-        num_reappearing: Runs, of a group or of windows without `max_gap`, whose key an earlier run of the same chunk
-            had, too: they are groups of their own, and no window goes from one to the other.
-        num_torn: Documents that stand in several packed rows.
-        filled: Part of the packed rows' places that hold a token; 1.0 where nothing is packed.
-    """
-
-    told: str
-    num_units: int
-    num_rows: int
-    num_unused_rows: int = 0
-    num_cut: int = 0
-    num_lost: int = 0
+    told: str  # what a unit is, in words
+    num_units: int  # of an epoch
+    num_rows: int  # of the data set, after the filter
+    num_unused_rows: int = 0  # in no unit: of weight 0, without tokens, in runs shorter than a window
+    num_cut: int = 0  # borders between chunks that cut a group, or a run that windows stand in
+    num_lost: int = 0  # windows that would cross such a border
+    # Runs, of a group or of windows without `max_gap`, whose key an earlier run of the same chunk had, too: they are
+    # groups of their own, and no window goes from one to the other.
     num_reappearing: int = 0
-    num_torn: int = 0
-    filled: float = 1.0
+    num_torn: int = 0  # documents that stand in several packed rows
+    filled: float = 1.0  # part of the packed rows' places that hold a token
 
     def __str__(self) -> str:
         """Return all of it in one line."""

@@ -18,17 +18,11 @@ Allowed: TypeAlias = Literal["files", "weights"]
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """What saved states are checked against: the order of a loader. Picklable, and without anything open.
+    """What saved states are checked against: the order of a loader. Picklable, and without anything open."""
 
-    Args:
-        beginning: Where the loader's epoch 0 begins.
-        files: The files of each data set.
-        takes_window: Whether the user left the window open: then it is that of the state.
-    """
-
-    beginning: Position
-    files: tuple[OpenFiles, ...]
-    takes_window: bool
+    beginning: Position  # where the loader's epoch 0 begins
+    files: tuple[OpenFiles, ...]  # of each data set
+    takes_window: bool  # the user left the window open: then it is that of the state
 
     def load(
         self, state: object, allow: Collection[Allowed], steps_of: Callable[[Position], Steps]
@@ -37,7 +31,6 @@ class Resume:
 
         Raises:
             ResumeError: It belongs to another order, and the message names all that differs; or no step begins there.
-            ValueError: `allow` holds an unknown word.
         """
         saved = self.adopt(Position.from_json(state), allow)
         try:
@@ -127,15 +120,9 @@ def _after(
 ) -> tuple[Contents, list[str], bool]:
     """Return what a data set is after a state: as it is, or with the segments of the epoch under way.
 
-    Args:
-        before: What the state says of it.
-        now: What it is.
-        found: How their files differ.
-        is_beginning: Whether no sample of the epoch came before the state was saved.
-        grows: Whether files may differ.
-
-    Returns:
-        What it is; why that is no position of this order, in words; whether `allow={"files"}` would let it go on.
+    Where the epoch `is_beginning`, none of its samples came before the state was saved; `grows` says that files may
+    differ. Beside it comes why that is no position of this order, in words, and whether `allow={"files"}` would let it
+    go on.
     """
     filters: list[str] = []
     if before.filter != now.filter:
@@ -181,12 +168,7 @@ def _leg(saved: Position, now: Position) -> Leg | None:
 
 
 def check_allowed(allow: Collection[str]) -> None:
-    """Raise unless `allow` holds known words alone.
-
-    Raises:
-        TypeError: It is one text, or no collection.
-        ValueError: A word is unknown.
-    """
+    """Raise a `TypeError` where `allow` is one text, or no collection, and a `ValueError` of a word that is unknown."""
     known = get_args(Allowed)
     if isinstance(allow, str | bytes) or not isinstance(allow, Collection):
         raise TypeError(f"allow must be a set of words, such as {{{known[0]!r}}}, not {allow!r}")

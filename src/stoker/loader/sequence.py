@@ -111,11 +111,7 @@ class SequenceShard:
         return positions
 
     def part(self, sequences: Any) -> Any:
-        """Return this rank's part of each sequence: a view where it is one piece, else a copy.
-
-        Args:
-            sequences: A NumPy array or a tensor, [B, length, ...], the length a multiple of the pieces.
-        """
+        """Return this rank's part of an array or a tensor, [B, length, ...]: a view of one piece, or a copy of two."""
         length = sequences.shape[1]
         size = length // self.num_pieces
         if self.layout == "contiguous":
@@ -127,29 +123,18 @@ class SequenceShard:
         return both.reshape(sequences.shape[0], 2 * size, *sequences.shape[2:])
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:
-        """Raise where a batch cannot be cut.
-
-        Raises:
-            ValueError: A field has no axis 1 that can be cut so: `augment` has made it another shape.
-        """
+        """Raise a ValueError where a batch cannot be cut so: `augment` has made a field another shape."""
         for name in self.fields:
-            if (
-                name not in batch
-                or len(getattr(batch[name], "shape", ())) < 2
-                or batch[name].shape[1] % self.num_pieces
-            ):
-                shape = list(batch[name].shape) if name in batch and hasattr(batch[name], "shape") else "not there"
+            shape = getattr(batch.get(name), "shape", None)
+            if shape is None or len(shape) < 2 or shape[1] % self.num_pieces:
+                told = "not there" if shape is None else list(shape)
                 raise ValueError(
-                    f"field {name!r} is {shape} after augment, and cannot be cut into {self.num_pieces} equal pieces "
+                    f"field {name!r} is {told} after augment, and cannot be cut into {self.num_pieces} equal pieces "
                     "along axis 1"
                 )
 
     def spec_of(self, spec: Spec) -> Spec:
-        """Return what a sample is after the cut.
-
-        Raises:
-            ValueError: A field is not there, is ragged, has no axis to cut, or a length that cannot be cut so.
-        """
+        """Return what a sample is after the cut; raise a ValueError where a field cannot be cut so."""
         known = {entry.name: entry for entry in spec}
         for name in self.fields:
             if (entry := known.get(name)) is None:

@@ -22,18 +22,13 @@ class OwnedFolder:
     """A folder that is removed by `close`, or, after a kill, by the next process that makes one of its family.
 
     Its file `owner` is locked as long as its process lives: who can lock it knows that nobody needs the folder. It is
-    named first and made by `make`, so that whoever is interrupted in between, or in the middle, can close it.
-
-    Args:
-        parent: Where it will be.
-        prefix: What its name begins with.
-        family: Beginning of the names of folders that are removed if they are abandoned.
+    named first and made by `make`, so that whoever is interrupted in between, or in the middle, can close it. Names of
+    its family, which may be abandoned, begin alike, and its own with a `prefix` that no other process uses.
     """
 
     def __init__(self, parent: Path, *, prefix: str, family: str) -> None:
         self._parent, self._prefix, self._family = parent, prefix, family
-        self._owner = -1
-        self._home = this_process()
+        self._owner, self._home = -1, this_process()
         self.path = self._named()
 
     def make(self) -> None:

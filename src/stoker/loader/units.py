@@ -1,8 +1,4 @@
-"""Batches of units that are not rows of the source: windows over rows, and rows that documents are packed into.
-
-windows over rows      [B, length, ...] of each field
-packed rows            token ranges of many documents in rows of one length, and where each document stands
-"""
+"""Batches of units that are not rows of the source: windows over rows, and rows that documents are packed into."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _PLACES = ("segment_ids", "positions")
 
 
 class _WindowCollator(Collator):
-    """Makes batches of windows over consecutive rows."""
+    """Makes batches of windows over consecutive rows: [B, length, ...] of each field."""
 
     def __init__(self, unit: NGram, spec: Spec) -> None:
         super().__init__(unit, spec)
@@ -82,7 +78,7 @@ class _WindowCollator(Collator):
 
 
 class _PackCollator(Collator):
-    """Makes batches of packed rows."""
+    """Makes batches of packed rows: token ranges of many documents in rows of one length, and where each one stands."""
 
     def __init__(self, unit: Pack, spec: Spec) -> None:
         super().__init__(unit, spec)
@@ -125,7 +121,7 @@ class _PackCollator(Collator):
 
 
 def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
-    """Return what makes batches of what the order counts; checks at once whether that can be.
+    """Return what makes batches of what the order counts; raise at once where that cannot be.
 
     Raises:
         ValueError: A name that batches need is taken by a field; or `sequence_shard` cuts a field that is not there, of
@@ -166,9 +162,8 @@ def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
 def _sequences_of(arrays: Arrays) -> dict[str, Any]:
     """Return the arguments of variable-length attention over packed rows as one sequence of B * length tokens.
 
-    Returns:
-        `cu_seqlens`, int32: where each segment, and each row's padding, begins, and the end. `max_seqlen`, int: the
-        most tokens between two of them.
+    `cu_seqlens`, int32, are where each segment, and each row's padding, begins, and the end; `max_seqlen` is the most
+    tokens between two of them.
     """
     ids: Any = arrays["segment_ids"]
     begins = np.ones(ids.shape, dtype=np.bool_)
@@ -230,11 +225,7 @@ def _segments_of(part: Part) -> tuple[Segments, Part, dict[str, _Lists]]:
 def _packed(
     unit: Pack, entry: Entry, parts: Sequence[tuple[Segments, Part, dict[str, _Lists]]], pool: BufferPool
 ) -> Array:
-    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...].
-
-    Raises:
-        FieldMismatchError: A document has another number of values of the field than of tokens.
-    """
+    """Return one field of packed rows, copied from where its values are mapped. Shape [B, length, ...]."""
     num_rows = sum(len(segments.offsets) - 1 for segments, _, _ in parts)
     out = pool.array((num_rows, unit.length, *entry.shape), entry.dtype)
     ends = (np.full(entry.shape, one[entry.name], entry.dtype) for one in (unit.end or unit.pad, unit.pad))
