@@ -76,14 +76,12 @@ def _begin_anew() -> None:
             os.close(_of_parents.pop())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def open_in_forks(lock: threading.Lock) -> threading.Lock:
     """Return a lock of the whole process, which no fork will find closed by a thread that it does not have."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock
 
 
