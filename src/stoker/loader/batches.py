@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -404,10 +405,8 @@ def _by_lane(slices: Sequence[Sequence[Slice]]) -> list[_LaneRanges]:
 
 
 def _wide(array: Any, compact: Compact) -> Any:
-    if isinstance(array, Deduplicated):
-        return Deduplicated(_wide(array.values, compact), array.index)
-    if isinstance(array, Ragged):
-        return Ragged(_wide(array.values, compact), array.offsets)
+    if isinstance(array, Deduplicated | Ragged):
+        return replace(array, values=_wide(array.values, compact))
     return widen(array, compact)
 
 

@@ -212,7 +212,7 @@ DEFAULTS: dict[str, Any] = {name: getattr(LoaderConfig, name) for name in Loader
 
 
 def parse_unit(*, group_by: object, weights: object, sequence: object) -> SamplingUnit | None:
-    """Return what the order counts by the arguments of a loader, each of any type; None for rows."""
+    """Return what the order counts by the arguments of a loader, which are checked here; None for rows."""
     given = {"group_by": group_by, "weights": weights, "sequence": sequence}
     said = [name for name, value in given.items() if value is not None]
     if len(said) > 1:

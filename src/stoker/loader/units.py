@@ -121,16 +121,13 @@ class _PackCollator(Collator):
 
 
 def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
-    """Return what makes batches of what the order counts; raise at once where that cannot be.
+    """Return what makes batches of what the order counts, for which the spec was checked; the rest is checked here.
 
     Raises:
         ValueError: A name that batches need is taken by a field; or `sequence_shard` cuts a field that is not there, of
             another shape, or shared.
-        FieldError: A field that was asked for is not there, or cannot be had in this way.
     """
     unit = config.unit
-    if unit is not None:
-        unit.check(spec)
     delivered: Collection[str] = spec.names
     added: tuple[str, ...] = ("group_offsets",) if isinstance(unit, Grouped) else ()
     if isinstance(unit, NGram):
