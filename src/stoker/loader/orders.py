@@ -243,19 +243,15 @@ class Orders:
     def going_on(self, position: Position) -> Orders:
         """Return the orders that a position belongs to: these, or with another window, or an epoch that has grown."""
         mine = self._under_way
-        if position.mixture is None:
-            is_mine = not position.has_grown
-            if mine is not None and mine.epoch == position.epoch:
-                is_mine = mine.datasets == position.datasets
-        elif mine is None:
-            is_mine = position.leg is None
-        else:
-            is_mine = position == replace(position, leg=mine.leg, datasets=mine.datasets)
+        under_way = position if position.has_grown or position.leg is not None else None
+        is_mine = under_way is mine
+        if under_way is not None and mine is not None:  # without a leg, only the epoch that has grown is another one
+            is_mine = (mine.datasets, mine.leg or mine.epoch) == (position.datasets, position.leg or position.epoch)
         if is_mine and position.window == self._settings["window"]:
             return self
         other = copy.copy(self)
         other._settings = self._settings | {"window": position.window}
-        other._under_way = position if position.has_grown or position.leg is not None else None
+        other._under_way = under_way
         other._make()
         return other
 
