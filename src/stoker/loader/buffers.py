@@ -47,21 +47,12 @@ def _small_buffer(num_bytes: int) -> Array:
     return memory[begin : begin + num_bytes]
 
 
-class _Run(weakref.ref[Array]):
-    """A run in use: a weak reference to its buffer, which tells when the last view of it is gone."""
-
-    __slots__ = ("place",)
-
-    place: _Place
-
-
 class _Block:
     """One piece of memory for many runs, or for one alone, and the gaps in it: ascending, and no two touch."""
 
     def __init__(self, memory: Array, *, is_shared: bool) -> None:
         self.memory, self.view, self.is_shared = memory, memory.data, is_shared
         self.is_needed = True  # since the last sweep
-        self.runs: dict[int, _Run] = {}  # by where they begin: a weak reference must live to tell anything
         self._gaps = [(0, memory.nbytes)]
 
     def cut(self, num_bytes: int) -> int | None:
@@ -74,7 +65,6 @@ class _Block:
 
     def give_back(self, begin: int, end: int) -> None:
         """Make a run a gap, together with those that it touches."""
-        del self.runs[begin]
         i = bisect_left(self._gaps, (begin, end))
         if i < len(self._gaps) and self._gaps[i][0] == end:
             end = self._gaps.pop(i)[1]
@@ -105,9 +95,11 @@ class BufferPool:
         self._blocks: dict[int, _Block] = {}
         self._num_made = 0
         self._num_takes = 0  # since the last sweep
+        # Runs in use, by the id of a weak reference to the buffer of each, which must live to tell its end.
+        self._runs: dict[int, tuple[weakref.ref[Array], _Place]] = {}
         # What came back. Whoever lets go of the last view of a run, in whatever thread, perhaps with the lock in hand,
         # leaves a note here and no more.
-        self._returned: deque[_Run] = deque()
+        self._returned: deque[weakref.ref[Array]] = deque()
         self._note_return = self._returned.append
 
     def take(self, num_bytes: int) -> Array:
@@ -127,8 +119,8 @@ class BufferPool:
             block.is_needed = True
             # By way of a memoryview: views of a plain slice would refer to the whole block, and not to the slice.
             buffer: Array = np.frombuffer(block.view[begin:end], dtype=np.uint8)
-            run = block.runs[begin] = _Run(buffer, self._note_return)
-            run.place = place
+            run = weakref.ref(buffer, self._note_return)
+            self._runs[id(run)] = run, place
             return buffer
 
     def array(self, shape: Sequence[int], dtype: npt.DTypeLike = np.uint8) -> Array:
@@ -138,18 +130,16 @@ class BufferPool:
 
     def _take_back(self, size: int) -> _Place | None:
         """Make gaps of what came back; if that is one run of this size, return it, which is as good as new."""
-        if len(self._returned) == 1:
-            place = self._returned.popleft().place
-            if place[2] - place[1] == size:
-                return place
-            self._give_back(place)
+        is_lone = len(self._returned) == 1
         while self._returned:
-            self._give_back(self._returned.popleft().place)
+            found = self._runs.pop(id(self._returned.popleft()), None)
+            if found is None:  # its block was let go of
+                continue
+            number, begin, end = place = found[1]
+            if is_lone and end - begin == size:
+                return place
+            self._blocks[number].give_back(begin, end)
         return None
-
-    def _give_back(self, place: _Place) -> None:
-        if (block := self._blocks.get(place[0])) is not None:  # or it was let go of
-            block.give_back(*place[1:])
 
     def _cut(self, size: int) -> _Place:
         shares = size <= self._block_bytes // 2
@@ -171,8 +161,9 @@ class BufferPool:
         """Let go of blocks that nobody looks at and that no run was taken of since the last sweep."""
         self._num_takes = 0
         self._take_back(0)
+        in_use = {place[0] for _, place in self._runs.values()}
         for number, block in list(self._blocks.items()):
-            if not (block.runs or block.is_needed):
+            if number not in in_use and not block.is_needed:
                 del self._blocks[number]
             block.is_needed = False
 
@@ -180,4 +171,5 @@ class BufferPool:
         """Let go of all memory but what somebody looks at, which ends with its last view. There may be takes after."""
         with self._lock:
             self._blocks.clear()
+            self._runs.clear()
             self._returned.clear()

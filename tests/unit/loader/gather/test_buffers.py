@@ -14,9 +14,8 @@ from stoker.loader.buffers import BufferPool
 
 def used_bytes(pool):
     """Bytes that somebody looks at."""
-    runs = [run for block in pool._blocks.values() for run in block.runs.values()]
-    sizes = [[run.place[2] - run.place[1] for run in some] for some in (runs, pool._returned)]
-    return sum(sizes[0]) - sum(sizes[1])
+    returned = [*map(id, pool._returned)]
+    return sum(end - begin for run, (_, (_, begin, end)) in pool._runs.items() if run not in returned)
 
 
 def set_blocks(patch, num_bytes):
