@@ -44,12 +44,8 @@ _GOOGLE = {
     **dict.fromkeys(("endpoint_override", "scheme"), ""),
 }
 _AZURE = {
-    "account_name": "account_name",
-    "account_key": "account_key",
+    **{name: name for name in ("account_name", "account_key", "tenant_id", "client_id", "client_secret")},
     "sas_token": "sas_key",
-    "tenant_id": "tenant_id",
-    "client_id": "client_id",
-    "client_secret": "client_secret",
     "anonymous": "skip_signature",
     **dict.fromkeys(("blob_storage_authority", "blob_storage_scheme"), ""),
 }

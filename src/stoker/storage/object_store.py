@@ -67,20 +67,8 @@ class ObjectStorage:
                 raise IsADirectoryError(url)
             return _info(url, obstore.head(store, key))
 
-    def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
-        """Return `num_bytes` of the object `url` from `offset` on."""
-        return self._read(url, offset, num_bytes, None)
-
-    def read_version(self, info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
-        """Return `num_bytes` from `offset` on of the object as `info` describes it, else raise `SourceChangedError`."""
-        return self._read(info.url, offset, num_bytes, info)
-
-    def write(self, url: str, data: BytesLike) -> None:
-        """Make the object `url`, in place of what has its name: whole or not at all."""
-        with self._opened(url) as (obstore, store, key):
-            obstore.put(store, key, memoryview(data), use_multipart=False)
-
-    def _read(self, url: str, offset: int, num_bytes: int, info: ObjectInfo | None) -> BytesLike:
+    def read(self, url: str, offset: int, num_bytes: int, info: ObjectInfo | None = None) -> BytesLike:
+        """Return `num_bytes` of the object `url` from `offset` on; as `info` describes it, where that is given."""
         if not num_bytes:
             return b""
         with self._opened(url) as (obstore, store, key):
@@ -90,6 +78,15 @@ class ObjectStorage:
             if answer.range[0] != offset:
                 raise OSError(f"it gave the bytes at {answer.range[0]:,}, not at {offset:,}")
             return memoryview(answer.bytes())
+
+    def read_version(self, info: ObjectInfo, offset: int, num_bytes: int) -> BytesLike:
+        """Return `num_bytes` from `offset` on of the object as `info` describes it, else raise `SourceChangedError`."""
+        return self.read(info.url, offset, num_bytes, info)
+
+    def write(self, url: str, data: BytesLike) -> None:
+        """Make the object `url`, in place of what has its name: whole or not at all."""
+        with self._opened(url) as (obstore, store, key):
+            obstore.put(store, key, memoryview(data), use_multipart=False)
 
     @contextmanager
     def _opened(self, url: str) -> Iterator[tuple[ModuleType, Any, str]]:

@@ -115,16 +115,16 @@ def _split(name: str, text: str, start: int) -> Location:
 def _local_place(source: Source) -> Location:
     if isinstance(source, Path):
         return Location(local_path(source))
-    text = source
     if has_scheme(source):
         raw = _FILE_HOST.sub("", source, count=1)
         name = unquote(raw, errors="surrogateescape")
         if not os.path.lexists(path_bytes(name)) and os.path.lexists(path_bytes(raw)):
             name = raw  # a path with "file://" before it, not escaped
         text = unquote(_ESCAPED_GLOB.sub(lambda match: f"[{unquote(match[0])}]", raw), errors="surrogateescape")
-        place = _split(local_path(Path(name), ends=name), text, 0)
+        name = local_path(Path(name), ends=name)
     else:
-        place = _split(local_path(text), text, 0)
+        text, name = source, local_path(source)
+    place = _split(name, text, 0)
     if not place.pattern:
         return place
     folder, pattern = local_path(place.folder or "./"), place.pattern
