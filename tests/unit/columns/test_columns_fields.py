@@ -380,6 +380,13 @@ def test_a_null_list_of_fixed_bytes_is_filled_with_the_word(array, options):
     assert one(array, mask=True, **options).tobytes() == b"\0\0\0abc"
 
 
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_a_null_among_binary_of_one_length_is_the_word_or_zeros(start):
+    array = pa.array([b"abc", None, b"xyz", b"pqr"], pa.binary(3))[start:]
+    assert one(array, fill="z", num_bytes=5).tobytes() == b"abc\0\0z\0\0\0\0xyz\0\0pqr\0\0"[5 * start :]
+    assert one(array, mask=True).tobytes() == b"abc\0\0\0xyzpqr"[3 * start :]
+
+
 def test_a_fill_may_need_the_dtype_that_the_field_asks_for():
     filled = one(pa.array([1, None]), dtype="float32", fill=float("nan"))
     assert filled[0] == 1
