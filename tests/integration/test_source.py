@@ -371,7 +371,7 @@ def test_footers_that_tell_of_another_column_are_read_at_once(tmp_path):
     storage.meet()
     with Loader(dataset, batch_size=8, cache=tmp_path, weights="w", num_threads=2) as loader:
         assert len(loader) == 5
-    assert next(storage.turn) > 4
+    assert next(storage.turn) >= 4  # each file is read once
 
 
 def test_another_filter_reuses_the_footers(tmp_path):
