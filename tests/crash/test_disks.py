@@ -13,7 +13,7 @@ from tests.unit.cache.chunk_files import read_arrays
 from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker
-from stoker import CacheError, CacheFullError
+from stoker import CacheError, CacheFullError, ChunkCorruptError
 from stoker.cache import admin
 from stoker.cache.store import Store
 
@@ -26,6 +26,12 @@ def put(store, i, **options):
 
 def use(store, name, numbers):
     store.register(name, name=name, urls=[], keys=lambda: [key(i) for i in numbers])
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
 
 
 def run(*command):
@@ -115,19 +121,26 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
         use(store, "a", range(3))
         put(store, 0)
         put(store, 1)
+    damage(store.path_of(key(1)))
     assert run("mount", "-o", "remount,ro", str(disk))
     with Store(disk / "cache") as store:
-        assert not store.disk.locks.is_writable
         use(store, "a", range(3))
         with store.open(key(0)) as chunk:
             assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))
         assert store.try_lock(key(2)) is not None
         with pytest.raises(CacheError, match="read-only"):
             put(store, 2, must_be_kept=True)
-        put(store, 2)
-        with store.open(key(2)) as chunk:
-            assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 2))
-        assert admin.verify(store).num_chunks == 2
+        with pytest.raises(ChunkCorruptError):
+            store.open(key(1))
+        for i in (1, 2):  # what cannot be removed is not there either
+            assert not store.has(key(i))
+            put(store, i)
+            with store.open(key(i)) as chunk:
+                assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, i))
+        report = admin.verify(store)
+        assert (report.num_chunks, len(report.corrupt)) == (2, 1)
+        with pytest.raises(CacheError, match="nothing can be removed"):
+            admin.verify(store, fix=True)
         assert len(caplog.records) == 1
         assert run("mount", "-o", "remount,rw", str(disk))
     assert run("mount", "-o", "remount,ro", str(disk))
@@ -138,10 +151,7 @@ def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
 def test_a_scrub_of_a_disk_that_became_read_only_does_not_say_that_it_removed_what_is_damaged(disk, caplog):
     with Store(disk / "cache") as store:
         put(store, 0)
-        path = store.path_of(key(0))
-    content = bytearray(path.read_bytes())
-    content[5000] ^= 1
-    path.write_bytes(content)
+        damage(path := store.path_of(key(0)))
     assert run("mount", "-o", "remount,ro", str(disk))
     with Store(disk / "cache", scrub_bytes_s=1 << 30) as store:
         while store.size_of(key(0)) is not None:  # until it is known to be damaged
