@@ -244,9 +244,9 @@ class Blocks:
     What lies before `begin` is written as zeros, back to a huge page's border, until `close` is told what it is.
     """
 
-    def __init__(self, fd: int, files: Files, *, begin: int) -> None:
-        self._fd, self._files, self._block = fd, files, _block()
-        self._written = begin // HUGE_BYTES * HUGE_BYTES
+    def __init__(self, fd: int, files: Files, *, begin: int, page_bytes: int = HUGE_BYTES) -> None:
+        self._fd, self._files, self._block, self._page_bytes = fd, files, _block()[:page_bytes], page_bytes
+        self._written = begin // page_bytes * page_bytes
         self._block[: begin - self._written] = 0
         self.end = begin
 
@@ -255,16 +255,16 @@ class Blocks:
         rest = memoryview(data)
         while rest:
             at = self.end - self._written
-            piece = rest[: HUGE_BYTES - at]
+            piece = rest[: self._page_bytes - at]
             if digest is not None:
                 digest.update(piece)
             self.end += len(piece)
-            if at == 0 and len(piece) == HUGE_BYTES:
+            if at == 0 and len(piece) == self._page_bytes:
                 self._files.write(self._fd, piece, offset=self._written)
                 self._written = self.end
             else:
                 self._block[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-                if at + len(piece) == HUGE_BYTES:
+                if at + len(piece) == self._page_bytes:
                     self.flush()
             rest = rest[len(piece) :]
 
@@ -278,7 +278,7 @@ class Blocks:
     def fill(self, num_bytes: int) -> None:
         """Write so many bytes of `room` behind what there is."""
         self.end += num_bytes
-        if self.end - self._written == HUGE_BYTES:
+        if self.end - self._written == self._page_bytes:
             self.flush()
 
     def skip_to(self, end: int) -> None:

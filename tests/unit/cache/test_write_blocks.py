@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cache import write
 from stoker.cache.folder import Files
 from stoker.cache.write import Blocks
 
@@ -41,27 +38,24 @@ class Calls(Files):
 def test_pieces_come_out_as_they_went_in_and_whole_pages_in_one_call(begin, pieces):
     files = Calls()
     with tempfile.TemporaryFile() as file:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(write, "HUGE_BYTES", HUGE)
-            patch.setattr(write, "_kept", threading.local())
-            written = Blocks(file.fileno(), files, begin=begin)
-            expected = bytes(begin)
-            for piece in pieces:
-                if isinstance(piece, int):
-                    written.skip_to(written.end + piece)
-                    expected += bytes(piece)
-                    continue
-                way, content = piece
-                if way == "in place":
-                    room = written.room()
-                    content = content[: len(room)]
-                    room[: len(content)] = np.frombuffer(content, np.uint8)
-                    written.fill(len(content))
-                else:
-                    written.add(content)
-                expected += content
-                assert written.end == len(expected)
-            written.flush()
+        written = Blocks(file.fileno(), files, begin=begin, page_bytes=HUGE)
+        expected = bytes(begin)
+        for piece in pieces:
+            if isinstance(piece, int):
+                written.skip_to(written.end + piece)
+                expected += bytes(piece)
+                continue
+            way, content = piece
+            if way == "in place":
+                room = written.room()
+                content = content[: len(room)]
+                room[: len(content)] = np.frombuffer(content, np.uint8)
+                written.fill(len(content))
+            else:
+                written.add(content)
+            expected += content
+            assert written.end == len(expected)
+        written.flush()
         size = os.fstat(file.fileno()).st_size
         content = os.pread(file.fileno(), size, 0)
     assert content.ljust(len(expected), b"\0") == expected
