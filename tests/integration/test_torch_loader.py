@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 
 import stoker
 from stoker import Deduplicated, Ragged
-from stoker.loader import buffers
 from stoker.torch import TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch
@@ -79,15 +78,6 @@ def test_batches_that_are_kept_stay_intact(folder):
         check_samples(batch)
     assert sorted(torch.cat([batch["id"] for batch in kept]).tolist()) == list(range(133))
     assert sorted(torch.cat(ids).tolist()) == list(range(133))
-
-
-def test_memory_is_used_again_once_no_tensor_shows_it(folder, monkeypatch):
-    monkeypatch.setattr(buffers, "_BLOCK_BYTES", 4096)
-    with TorchLoader(stoker.Dataset(folder, chunk_size=4000), batch_size=4, num_threads=1, prefetch=1) as loader:
-        for batch in loader:
-            del batch
-        assert len(loader._batches.pool._blocks) <= 3
-        assert loader.stats().num_steps == 34
 
 
 def test_fields_are_views_of_the_record_and_can_be_made_contiguous(folder):

@@ -326,19 +326,30 @@ class Readahead:
         read       ┆ 1 ┆ 1 ┆ 1 ┆ …                      how long the processor takes for these says what the pages cost
     """
 
-    def __init__(self, fd: int, size_bytes: int) -> None:
+    def __init__(
+        self,
+        fd: int,
+        size_bytes: int,
+        *,
+        bring_in: Callable[[int, int, int], None] = bring_in,
+        cpu_s: Callable[[], float] = time.thread_time,
+        costs_much: threading.Event = _costs_much,
+    ) -> None:
         self._fd, self._size_bytes = fd, size_bytes
-        self._end, self._cpu_s = 0, 0.0
+        self._bring_in, self._cpu_s, self._costs_much = bring_in, cpu_s, costs_much
+        self._end, self._since_s = 0, 0.0
 
     def reach(self, end: int) -> None:
         """Bring in what lies before `end`, if it has not been: called by the thread that reads, before it does."""
-        while self._end < min(end, self._size_bytes) and self._size_bytes >= HUGE_BYTES and not _costs_much.is_set():
-            if self._end and _LEAST_BYTES_S * (time.thread_time() - self._cpu_s) > _BLOCK_BYTES:
-                _costs_much.set()
+        if self._size_bytes < HUGE_BYTES:
+            return
+        while self._end < min(end, self._size_bytes) and not self._costs_much.is_set():
+            if self._end and _LEAST_BYTES_S * (self._cpu_s() - self._since_s) > _BLOCK_BYTES:
+                self._costs_much.set()
                 return
-            bring_in(self._fd, self._end, min(_BLOCK_BYTES, self._size_bytes - self._end))
+            self._bring_in(self._fd, self._end, min(_BLOCK_BYTES, self._size_bytes - self._end))
             self._end += _BLOCK_BYTES
-            self._cpu_s = time.thread_time()
+            self._since_s = self._cpu_s()
 
 
 _of_thread = threading.local()

@@ -83,14 +83,22 @@ class BufferPool:
     1.8 million rows/s instead of 7.8 (624-byte rows, design measurements).
 
     Where its memory is pinned, small buffers must lie in blocks, too. Else these are the C library's, which are faster,
-    and one that is kept keeps nothing else.
+    and one that is kept keeps nothing else. A block has `block_bytes`, twice as many of pinned memory; once in
+    `takes_per_sweep` takes, blocks that nobody needs go.
     """
 
-    def __init__(self, allocate: Callable[[int], Array] = memory_in_huge_pages, *, is_pinned: bool = False) -> None:
-        self._allocate = allocate
+    def __init__(
+        self,
+        allocate: Callable[[int], Array] = memory_in_huge_pages,
+        *,
+        is_pinned: bool = False,
+        block_bytes: int = _BLOCK_BYTES,
+        takes_per_sweep: int = _TAKES_PER_SWEEP,
+    ) -> None:
+        self._allocate, self._takes_per_sweep = allocate, takes_per_sweep
         self._least_bytes = 0 if is_pinned else _SMALL_BYTES
-        self._block_bytes = _BLOCK_BYTES * _TIMES_PINNED if is_pinned else _BLOCK_BYTES
-        self._first_bytes = int(_BLOCK_BYTES * _FIRST_PINNED) if is_pinned else _BLOCK_BYTES
+        self._block_bytes = block_bytes * _TIMES_PINNED if is_pinned else block_bytes
+        self._first_bytes = int(block_bytes * _FIRST_PINNED) if is_pinned else block_bytes
         self._lock = threading.Lock()
         self._blocks: dict[int, _Block] = {}
         self._num_made = 0
@@ -111,7 +119,7 @@ class BufferPool:
         size = -(-max(num_bytes, 1) // step) * step
         with self._lock:
             self._num_takes += 1
-            if self._num_takes > _TAKES_PER_SWEEP:
+            if self._num_takes > self._takes_per_sweep:
                 self._sweep()
             place = self._take_back(size) or self._cut(size)
             number, begin, end = place

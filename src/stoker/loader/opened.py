@@ -79,8 +79,8 @@ class OpenDataset(CountedSet):
         """Return whether other rows stand in for those of a chunk, as far as that is known here or in the cache."""
         return self.builder.is_substituted(chunk)
 
-    def num_builders(self, num_threads: int) -> tuple[int, int]:
-        """Return how many threads should build, for `num_threads` cores, and the most where more are worth it.
+    def num_builders(self, num_threads: int, *, cores: int) -> tuple[int, int]:
+        """Return how many threads should build, for `num_threads` of so many cores, and the most that are worth it.
 
         More of them help only with a remote source, whose network they wait for, and where no chunk has to leave the
         cache again: none is built long before its use then.
@@ -92,7 +92,7 @@ class OpenDataset(CountedSet):
             num_read, num_left = int(catalogue.num_rows.sum()), int(catalogue.num_samples.sum())
             decoded_bytes = chunk_bytes * num_read / num_left if num_left else 0.0
             work_bytes = max(catalogue.file_bytes / max(1, len(catalogue)), decoded_bytes)
-            if num_threads >= num_cores() and work_bytes < _PUBLISHED_BYTES:
+            if num_threads >= cores and work_bytes < _PUBLISHED_BYTES:
                 num = num_threads
             if catalogue.dataset.transform is None:  # which may take any time, with the interpreter's lock or without
                 num = min(num, 1 + round(work_bytes / _BYTES_BESIDE_PYTHON))
@@ -218,7 +218,7 @@ class OpenDatasets(CountedSets):
 
 def pool_of(datasets: Sequence[OpenDataset], num_threads: int) -> AdaptivePool:
     """Return the threads that should build these, for `num_threads` cores: more while more fetches are worth it."""
-    nums, mosts = zip(*(one.num_builders(num_threads) for one in datasets), strict=True)
+    nums, mosts = zip(*(one.num_builders(num_threads, cores=num_cores()) for one in datasets), strict=True)
     is_tight = any(one.windows.is_tight for one in datasets)  # one holds up all
     permits = [one.builder.permits for one in datasets]
     return AdaptivePool(max(nums), most=max(mosts), permits=[] if is_tight else permits)

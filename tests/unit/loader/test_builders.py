@@ -1,25 +1,20 @@
-"""How many threads build from a local disk, and how often who opens a window waits for them."""
+"""How many threads build from a local disk."""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Cache, Dataset, Field, Loader
+from stoker import Cache, Dataset, Field
 from stoker.doctor.sample import SampledDataset
-from stoker.loader import opened as feed_dataset
 from stoker.loader.config import LoaderConfig
-from stoker.loader.fill import Filler
-from stoker.loader.opened import open_datasets, pool_of
+from stoker.loader.opened import open_datasets
 
 NUM_THREADS = 4
-
-
-@pytest.fixture(autouse=True)
-def cores(monkeypatch):
-    monkeypatch.setattr(feed_dataset, "num_cores", lambda: NUM_THREADS)
 
 
 def folder_of(path, *, num_files, num_rows, width=1):
@@ -33,13 +28,9 @@ def folder_of(path, *, num_files, num_rows, width=1):
     return str(path)
 
 
-def crew_size(dataset, cache, *, transform_in="threads"):
-    config = LoaderConfig(batch_size=1, cache=Cache(cache), num_threads=NUM_THREADS, transform_in=transform_in)
-    opened = open_datasets(dataset, config)
-    try:
-        return pool_of(opened.datasets, NUM_THREADS).size
-    finally:
-        opened.close()
+def crew_size(dataset, cache, *, cores=NUM_THREADS):
+    with closing(open_datasets(dataset, LoaderConfig(batch_size=1, cache=Cache(cache)))) as opened:
+        return opened.datasets[0].num_builders(NUM_THREADS, cores=cores)[0]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +47,9 @@ def test_small_chunks_are_built_by_few_threads(tmp_path, num_rows, size):
     assert crew_size(dataset, tmp_path / "cache") == size
 
 
-def test_with_a_core_left_one_more_publishes_chunks_of_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(feed_dataset, "num_cores", lambda: NUM_THREADS + 1)
+def test_with_a_core_left_one_more_publishes_chunks_of_any_size(tmp_path):
     dataset = Dataset(folder_of(tmp_path / "lake", num_files=2, num_rows=150_000))
-    assert crew_size(dataset, tmp_path / "cache") == NUM_THREADS + 1
+    assert crew_size(dataset, tmp_path / "cache", cores=NUM_THREADS + 1) == NUM_THREADS + 1
 
 
 def test_a_transform_is_run_by_as_many_threads_as_may(tmp_path):
@@ -86,19 +76,3 @@ def test_a_sample_of_a_data_set_is_built_by_as_many_threads_as_all_of_it(tmp_pat
     catalogue = Dataset(folder_of(tmp_path / "lake", num_files=100, num_rows=1_000)).open()
     sample = SampledDataset(catalogue, [catalogue.unit(3)], num_times=2)
     assert crew_size(sample, tmp_path / "cache") == 1
-
-
-def test_who_opens_a_window_of_many_chunks_waits_for_some_at_a_time(tmp_path, monkeypatch):
-    dataset = Dataset(folder_of(tmp_path / "lake", num_files=200, num_rows=3))
-    waited = []
-    wait = Filler.wait
-
-    def counted(self, chunk):
-        waited.append(chunk)
-        wait(self, chunk)
-
-    monkeypatch.setattr(Filler, "wait", counted)
-    with Loader(dataset, batch_size=64, shuffle=True, window=200, cache=tmp_path / "cache", num_threads=2) as loader:
-        ids = np.concatenate([batch["id"] for batch in loader])
-    assert sorted(ids.tolist()) == list(range(600))
-    assert 0 < len(waited) <= 30

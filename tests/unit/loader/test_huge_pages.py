@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +58,7 @@ def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(dat
 
 def test_a_cache_that_is_used_after_a_start_of_the_machine_has_its_huge_pages(data, tmp_path, monkeypatch):
     monkeypatch.setattr(chunk_format, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
-    monkeypatch.setattr(chunk_format, "_costs_much", threading.Event())
+    chunk_format._costs_much.clear()
     dataset, cache = stoker.Dataset(data), tmp_path / "c"
     with stoker.Loader(dataset, batch_size=1_000, cache=cache) as loader:
         for _ in loader:

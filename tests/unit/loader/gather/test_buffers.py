@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 
 from stoker.host.huge import memory
-from stoker.loader import buffers
 from stoker.loader.buffers import BufferPool
 
 
@@ -18,16 +17,9 @@ def used_bytes(pool):
     return sum(end - begin for run, (_, (_, begin, end)) in pool._runs.items() if run not in returned)
 
 
-def set_blocks(patch, num_bytes):
-    """Have all blocks this large, the first one, too."""
-    patch.setattr(buffers, "_BLOCK_BYTES", num_bytes)
-    patch.setattr(buffers, "_TIMES_PINNED", 1)
-    patch.setattr(buffers, "_FIRST_PINNED", 1)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    set_blocks(monkeypatch, 4096)
+def small_pool(num_bytes=4096, **options):
+    """A pool whose blocks are this large, but for the first one of a quarter."""
+    return BufferPool(is_pinned=True, block_bytes=num_bytes // 2, **options)
 
 
 def test_a_buffer_nobody_sees_is_used_again():
@@ -88,45 +80,41 @@ _steps = st.lists(
 @given(steps=_steps)
 @examples(65)
 def test_no_two_buffers_share_a_byte_and_nothing_is_lost_by_cutting(steps):
-    with pytest.MonkeyPatch.context() as patch:
-        set_blocks(patch, 4096)
-        patch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-        pool = BufferPool(is_pinned=True)
-        held: dict[int, np.ndarray] = {}
-        for i, (what, number) in enumerate(steps):
-            if what == "take":
-                held[i] = pool.take(number)
-                assert held[i].nbytes >= number
-                assert held[i].ctypes.data % 64 == 0
-                held[i][:] = i
-            elif held:
-                del held[sorted(held)[number % len(held)]]
-        assert all((buffer == i).all() for i, buffer in held.items())
-        assert used_bytes(pool) == sum(buffer.nbytes for buffer in held.values())
+    pool = small_pool(takes_per_sweep=10)
+    held: dict[int, np.ndarray] = {}
+    for i, (what, number) in enumerate(steps):
+        if what == "take":
+            held[i] = pool.take(number)
+            assert held[i].nbytes >= number
+            assert held[i].ctypes.data % 64 == 0
+            held[i][:] = i
+        elif held:
+            del held[sorted(held)[number % len(held)]]
+    assert all((buffer == i).all() for i, buffer in held.items())
+    assert used_bytes(pool) == sum(buffer.nbytes for buffer in held.values())
 
 
-def test_what_comes_back_is_one_gap_again(small_blocks):
-    pool = BufferPool(is_pinned=True)
-    held = [pool.take(512) for _ in range(8)]
+def test_what_comes_back_is_one_gap_again():
+    pool = small_pool(8192)
+    held = [pool.take(256) for _ in range(8)]
     for i in (3, 5, 4, 0, 7, 1, 6, 2):
         held[i] = None
     assert used_bytes(pool) == 0
-    whole = [pool.take(2048), pool.take(2048)]
+    whole = pool.take(2048)
     assert len(pool._blocks) == 1
     del whole
 
 
-def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next(small_blocks, monkeypatch):
-    set_blocks(monkeypatch, 1 << 20)
+def test_batches_of_varying_size_take_no_more_than_those_in_sight_and_the_next():
     rng = np.random.default_rng(3)
-    pool, held = BufferPool(is_pinned=True), []
+    pool, held = small_pool(4 << 20), []
     for size in rng.integers(30_000, 90_000, 3000).tolist():
         held = [*held[-7:], pool.take(size)]
-    assert len(pool._blocks) == 1  # eight of at most 90,000 bytes
+    assert len(pool._blocks) == 1  # eight of at most 90,000 bytes, in a mebibyte
 
 
-def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(small_blocks):
-    pool = BufferPool(is_pinned=True)
+def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone():
+    pool = small_pool()
     address = pool.take(5000).ctypes.data
     small = pool.take(100)
     assert pool.take(5100).ctypes.data == address
@@ -135,9 +123,8 @@ def test_large_buffers_have_blocks_of_their_own_which_small_ones_leave_alone(sma
     del small
 
 
-def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypatch):
-    monkeypatch.setattr(buffers, "_TAKES_PER_SWEEP", 10)
-    pool = BufferPool(is_pinned=True)
+def test_blocks_that_nobody_needs_for_a_while_are_let_go():
+    pool = small_pool(takes_per_sweep=10)
     kept = [pool.take(2048) for _ in range(20)]
     assert len(pool._blocks) == 10
     last = kept[-1]
@@ -150,8 +137,8 @@ def test_blocks_that_nobody_needs_for_a_while_are_let_go(small_blocks, monkeypat
     assert (last == 7).all()
 
 
-def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on(small_blocks):
-    pool = BufferPool(is_pinned=True)
+def test_a_pool_lets_go_of_all_that_nobody_looks_at_and_goes_on():
+    pool = small_pool()
     seen, unseen = pool.take(1000), pool.take(3000)
     seen[:] = 7
     del unseen
