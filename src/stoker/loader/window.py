@@ -65,12 +65,12 @@ _DIRECT: int = getattr(os, "O_DIRECT", 0)
 _ENTERED_BYTES = 64 << 20
 # What stays mapped cannot leave the page cache for others as easily. So much of it does no harm: what a window has by
 # default, or what two windows have, which are mapped in any case where one is used and the next one is opened.
-MAX_BYTES = 512 << 20
+_HARMLESS_BYTES = 512 << 20
 _WINDOWS_MAPPED = 2
 # And so much of the memory that is available, as long as nobody else wants it. A map takes a 512th of it for its pages.
-MEMORY_SHARE = 0.125
+_MEMORY_SHARE = 0.125
 # A process may have 65,530 maps; a chunk takes one, and what can be read behind it another.
-MAX_CHUNKS = 16384
+_MAX_CHUNKS = 16384
 
 _log = logging.getLogger("stoker")
 
@@ -135,9 +135,18 @@ class Window(WindowChunks):
 
 
 class WindowOpener:
-    """Opens the windows of a data set."""
+    """Opens the windows of a data set. `harmless_bytes` may stay mapped whatever memory is available."""
 
-    def __init__(self, builder: Builder, spec: Spec) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        spec: Spec,
+        *,
+        harmless_bytes: int = _HARMLESS_BYTES,
+        available_bytes: Callable[[], int | None] = available_bytes,
+        map_file: Callable[[int, int], ChunkMap] = ChunkMap,
+    ) -> None:
+        self._harmless_bytes, self._available_bytes, self._map_file = harmless_bytes, available_bytes, map_file
         self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
         self.spec, self.expected_bytes = spec, 0  # about how much all chunks take
         self._layout = WindowLayout(spec)
@@ -155,19 +164,20 @@ class WindowOpener:
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, if they are few or small enough; `window` of them are mapped together."""
         # With verify="always" a chunk is to be verified each time; one that stays mapped would be verified once.
-        if self._store.verify == "always" or self.is_tight or len(self._catalogue) > MAX_CHUNKS:
+        if self._store.verify == "always" or self.is_tight or len(self._catalogue) > _MAX_CHUNKS:
             return
         max_bytes, num_samples = None, self._catalogue.num_samples
         # None where all chunks that have samples lie in the windows that are open at once.
         if window is not None and int(np.count_nonzero(num_samples)) > _WINDOWS_MAPPED * window:
-            max_bytes = max(MAX_BYTES, int(MEMORY_SHARE * (available_bytes() or 0)))
+            max_bytes = max(self._harmless_bytes, int(_MEMORY_SHARE * (self._available_bytes() or 0)))
         least_bytes = int(num_samples.sum()) * self.spec.record_bytes
         if max_bytes is None or least_bytes <= max_bytes:
             self._standing = StandingMaps(
                 self._layout,
                 len(num_samples),
                 max_bytes=max_bytes,
-                is_large=max_bytes is not None and least_bytes > MAX_BYTES,
+                harmless_bytes=self._harmless_bytes,
+                is_large=max_bytes is not None and least_bytes > self._harmless_bytes,
             )
 
     def not_standing(self, chunks: Int64) -> Int64:
@@ -257,7 +267,7 @@ class WindowOpener:
     def _mapped(self, number: int, chunk: Chunk) -> ChunkMap | None:
         """Return a map of a chunk, which stands from now on if it may; None where the system maps no more files."""
         try:
-            found = ChunkMap(chunk.fd, chunk.header.size_bytes)
+            found = self._map_file(chunk.fd, chunk.header.size_bytes)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -302,7 +312,7 @@ class WindowOpener:
 
     def _fits(self, mean_bytes: int) -> bool:
         """Return whether all chunks of the data set could lie in memory without pushing out what others have there."""
-        available = available_bytes()
+        available = self._available_bytes()
         return available is None or mean_bytes * len(self._catalogue) <= available
 
 
@@ -320,8 +330,11 @@ class StandingMaps:
     Where it is large, more than does no harm, what others push out of memory is not brought back.
     """
 
-    def __init__(self, layout: WindowLayout, num_chunks: int, *, max_bytes: int | None, is_large: bool) -> None:
-        self._layout, self._max_bytes, self.is_large = layout, max_bytes, is_large
+    def __init__(
+        self, layout: WindowLayout, num_chunks: int, *, max_bytes: int | None, harmless_bytes: int, is_large: bool
+    ) -> None:
+        self._layout, self._max_bytes, self._harmless_bytes = layout, max_bytes, harmless_bytes
+        self.is_large = is_large
         self._num_bytes = 0
         self._lock = threading.Lock()
         self._maps: list[ChunkMap | None] = [None] * num_chunks
@@ -352,7 +365,8 @@ class StandingMaps:
             num_bytes = self._num_bytes + found.num_bytes - (0 if before is None else before.num_bytes)
             is_too_much = self._max_bytes is not None and num_bytes > self._max_bytes
             # It may not be as small as its records let it seem.
-            self.is_large = self.is_large or is_too_much or (self._max_bytes is not None and num_bytes > MAX_BYTES)
+            has_harm = self._max_bytes is not None and num_bytes > self._harmless_bytes
+            self.is_large = self.is_large or is_too_much or has_harm
             if is_too_much:
                 return
             self._maps[number], self._num_bytes = found, num_bytes

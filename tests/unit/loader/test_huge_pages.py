@@ -17,7 +17,6 @@ from stoker._native import ChunkMap, bring_in
 from stoker.cache import format as chunk_format
 from stoker.cache import store
 from stoker.host.huge import HUGE_BYTES
-from stoker.loader import window
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
 
@@ -38,11 +37,11 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize("stands", [True, False], ids=["standing", "window by window"])
-def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(data, tmp_path, stands, monkeypatch):
-    if not stands:
-        monkeypatch.setattr(window, "MAX_CHUNKS", 0)
+def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(data, tmp_path, stands):
     dataset = stoker.Dataset(data, chunk_size="10MiB")
-    with stoker.Loader(dataset, batch_size=1_000, shuffle=True, window=2, cache=tmp_path / "c") as loader:
+    # All chunks fit into the smaller limit, but not twice: none stays mapped.
+    options = {"cache": tmp_path / "c", "cache_limit": "1GB" if stands else "24MB"}
+    with stoker.Loader(dataset, batch_size=1_000, shuffle=True, window=2, **options) as loader:
         for batches in (iter(loader), iter(loader)):
             next(batches)
             mapped = _mapped(tmp_path / "c" / "chunks")

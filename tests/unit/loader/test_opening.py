@@ -3,7 +3,7 @@
 import ctypes
 import errno
 import os
-import threading
+from contextlib import ExitStack, closing, contextmanager
 from mmap import PAGESIZE as PAGE_BYTES
 from pathlib import Path
 
@@ -15,45 +15,81 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
 
-import stoker.loader.window
-from stoker import Dataset, Loader
+from stoker import Cache, Dataset, Loader
 from stoker._native import ChunkMap, WindowChunks, WindowMemory, cached_bytes, read_chunks
+from stoker.loader.config import LoaderConfig
+from stoker.loader.opened import filler_of, open_datasets
+from stoker.loader.window import WindowOpener
 
 NUM_ROWS = 6_000
 OPTIONS = {"batch_size": 64, "shuffle": True, "seed": 3, "window": 3, "num_threads": 2}
+NOTHING = {"harmless_bytes": 0, "available_bytes": lambda: 0}
+PLENTY = {"harmless_bytes": 0, "available_bytes": lambda: 1 << 50}
+
+
+def write(path, num_rows, *, row_group_size):
+    lists = [list(range(i % 7)) for i in range(num_rows)]
+    table = pa.table({"id": np.arange(num_rows), "list": pa.array(lists, pa.list_(pa.int64()))})
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return Dataset(path, chunk_size=4_000)
 
 
 @pytest.fixture
 def dataset(tmp_path):
-    lists = [list(range(i % 7)) for i in range(NUM_ROWS)]
-    table = pa.table({"id": np.arange(NUM_ROWS), "list": pa.array(lists, pa.list_(pa.int64()))})
-    pq.write_table(table, tmp_path / "data.parquet", row_group_size=500)
-    return Dataset(tmp_path / "data.parquet", chunk_size=4_000)
+    return write(tmp_path / "data.parquet", NUM_ROWS, row_group_size=500)
+
+
+class Windows:
+    """Opens the windows of an epoch that is not shuffled, and checks what is in them."""
+
+    def __init__(self, opener, one, filler):
+        self.opener, self.filler, self.num_chunks = opener, filler, len(one.num_samples)
+        self._starts = np.cumsum([0, *one.num_samples])
+
+    def epoch(self, num_together=3):
+        """Return how many chunks of each window were mapped, and how many were read."""
+        ways = []
+        for begin in range(0, self.num_chunks, num_together):
+            chunks = np.arange(begin, min(begin + num_together, self.num_chunks))
+            with closing(self.opener.open(chunks, self.filler)) as window:
+                ways.append((window.num_mapped, window.num_slots - window.num_mapped))
+                for slot, chunk in enumerate(chunks):
+                    records = np.frombuffer(window.records(slot), np.uint8).reshape(-1, self.opener.spec.record_bytes)
+                    at = self.opener.spec.record_offsets["id"]
+                    ids = np.ascontiguousarray(records[:, at : at + 8]).view(np.int64)[:, 0]
+                    assert ids.tolist() == list(range(self._starts[chunk], self._starts[chunk + 1]))
+        return ways
+
+
+@contextmanager
+def windows_of(dataset, cache):
+    """Give what makes windows of a data set, all of whose chunks are in the cache, within limits."""
+    with ExitStack() as stack:
+        opened = stack.enter_context(closing(open_datasets(dataset, LoaderConfig(batch_size=64, cache=Cache(cache)))))
+        filler = stack.enter_context(closing(filler_of(opened.datasets, 2)))
+        (one,) = opened.datasets
+        for chunk in range(len(one.num_samples)):
+            one.builder.build(chunk)
+
+        def make(*, stands=3, **limits):
+            opener = stack.enter_context(closing(WindowOpener(one.builder, one.spec, **limits)))
+            opener.expected_bytes = one.windows.expected_bytes
+            if stands != "never":
+                opener.stand(stands)
+            return Windows(opener, one, filler)
+
+        yield make
 
 
 @pytest.fixture
-def nothing_stands(monkeypatch):
-    monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
+def windows(dataset, tmp_path):
+    with windows_of(dataset, tmp_path / "cache") as make:
+        yield make
 
 
-@pytest.fixture
-def nothing_is_tried(monkeypatch):
-    monkeypatch.setattr(stoker.loader.window.PageCacheTrial, "brings_back", lambda *_, **__: False)
-
-
-@pytest.fixture
-def windows(monkeypatch):
-    """Of every window that was opened: how many of its chunks were mapped, and how many were read."""
-    opened = []
-    whole = stoker.loader.window.WindowOpener.open
-
-    def noted(self, numbers, filler, **options):
-        window = whole(self, numbers, filler, **options)
-        opened.append((window.num_mapped, window.num_slots - window.num_mapped))
-        return window
-
-    monkeypatch.setattr(stoker.loader.window.WindowOpener, "open", noted)
-    return opened
+def tight(cache):
+    """A limit that the chunks in a cache fit into once, not twice: then none stays mapped."""
+    return {"cache_limit": sum(path.stat().st_size for path in chunk_files(cache)) * 3 // 2}
 
 
 def chunk_files(cache):
@@ -88,12 +124,12 @@ def chunk_maps():
     return [(words[0], words[-1]) for words in lines if "/chunks/" in words[-1]]
 
 
-def all_mapped(windows):
-    return bool(windows) and not any(num_read for _, num_read in windows)
+def all_mapped(ways):
+    return bool(ways) and not any(num_read for _, num_read in ways)
 
 
-def all_read(windows):
-    return bool(windows) and not any(num_mapped for num_mapped, _ in windows)
+def all_read(ways):
+    return bool(ways) and not any(num_mapped for num_mapped, _ in ways)
 
 
 def content(batches):
@@ -102,180 +138,99 @@ def content(batches):
     ]
 
 
-def test_a_window_that_left_the_page_cache_is_read_past_it_and_gives_the_same_batches(
-    dataset, tmp_path, nothing_stands, nothing_is_tried, windows
-):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        expected = [content(loader) for _ in range(2)]
-        assert all_mapped(windows)
-    for number, epoch in enumerate(expected):
-        with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-            drop(tmp_path / "cache")
-            windows.clear()
-            loader.set_epoch(number)
-            assert content(loader) == epoch
-            assert all_read(windows)
-            assert in_memory(tmp_path / "cache") == 0
-
-
-def test_what_is_left_in_the_page_cache_is_mapped_and_the_rest_read_past_it(
-    dataset, tmp_path, nothing_stands, nothing_is_tried, windows
-):
-    options = OPTIONS | {"window": "all"}
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
-        expected = content(loader)
+def test_what_left_the_page_cache_is_tried_now_and_then_and_else_read_past_it(windows, tmp_path):
+    made = windows(stands="never", **PLENTY)
+    brought = []
+    for _ in range(4):
         drop(tmp_path / "cache")
-        kept = chunk_files(tmp_path / "cache")[:2]
-        for path in kept:
-            path.read_bytes()
-        loader.set_epoch(0)
-        windows.clear()
-        assert content(loader) == expected
-        assert windows[0] == (2, len(chunk_files(tmp_path / "cache")) - 2)
-        assert in_memory(tmp_path / "cache") == sum(path.stat().st_size for path in kept)
+        ways = made.epoch(made.num_chunks)
+        assert all_mapped(ways) or all_read(ways)
+        brought.append(in_memory(tmp_path / "cache") > 0)
+        assert brought[-1] == all_mapped(ways)
+    assert brought == [True, True, False, True]
+    drop(tmp_path / "cache")
+    kept = chunk_files(tmp_path / "cache")[:2]
+    for path in kept:
+        path.read_bytes()
+    assert made.epoch(made.num_chunks) == [(2, made.num_chunks - 2)]  # what is there is mapped
+    assert in_memory(tmp_path / "cache") == sum(path.stat().st_size for path in kept)
 
 
-def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(
-    dataset, tmp_path, nothing_stands, nothing_is_tried, windows, monkeypatch
-):
-    options = OPTIONS | {"window": "all"}
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
-        expected = content(loader)
-    monkeypatch.setattr(stoker.loader.window, "_MAX_HELD", 2)
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
-        assert content(loader) == expected
-        drop(tmp_path / "cache")
-        loader.set_epoch(0)
-        windows.clear()
-        assert content(loader) == expected
-        assert all_read(windows)
-
-
-def test_the_page_cache_is_tried_again_after_a_while(dataset, tmp_path, nothing_stands, windows):
-    options = OPTIONS | {"window": "all", "num_threads": 1}
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
-        for _ in loader:
-            pass
-        ways = []
-        for _ in range(9):
-            drop(tmp_path / "cache")
-            windows.clear()
-            for _ in loader:
-                pass
-            ways.append(all_mapped(windows[:1]))
-        windows.clear()
-        for _ in loader:
-            pass
-        assert all_read(windows[:1])  # the ninth time left nothing there
-    assert ways == [number in (1, 2, 4, 8) for number in range(1, 10)]
-
-
-def test_the_page_cache_is_tried_with_one_window_and_all_come_back_where_it_stays(
-    dataset, tmp_path, nothing_stands, windows
-):
-    options = OPTIONS | {"num_threads": 1}
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+def test_the_page_cache_is_tried_with_one_window_and_all_come_back_where_it_stays(dataset, tmp_path):
+    options = OPTIONS | {"num_threads": 1, "cache": tmp_path / "cache"}
+    with Loader(dataset, **options) as loader:
         expected = [content(loader) for _ in range(8)]
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+    with Loader(dataset, **options, **tight(tmp_path / "cache")) as loader:
         num_there = []
-        for number, epoch in enumerate(expected):
-            loader.set_epoch(number)
-            if number == 0:
-                drop(tmp_path / "cache")
-            windows.clear()
+        drop(tmp_path / "cache")
+        for epoch in expected:
             assert content(loader) == epoch
             num_there.append(in_memory(tmp_path / "cache"))
-        assert all_mapped(windows)
     num_bytes = sum(path.stat().st_size for path in chunk_files(tmp_path / "cache"))
     assert 0 < num_there[0] < num_there[-1] == num_bytes
 
 
-def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(
-    dataset, tmp_path, nothing_stands, windows, monkeypatch
-):
-    monkeypatch.setattr(stoker.loader.window, "available_bytes", lambda: 0)
-    options = OPTIONS | {"window": "all", "num_threads": 1}
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
-        for _ in loader:
-            pass
-        windows.clear()
-        for _ in range(9):
-            drop(tmp_path / "cache")
-            for _ in loader:
-                pass
-        assert all_read(windows)
-
-
-@pytest.mark.parametrize(("max_bytes", "parts"), [(512 << 20, 6), (0, 2), (0, 1)], ids=["small", "two windows", "one"])
-def test_a_data_set_that_is_small_or_lies_in_two_windows_is_mapped_once(
-    dataset, tmp_path, monkeypatch, max_bytes, parts
-):
-    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", max_bytes)
-    monkeypatch.setattr(stoker.loader.window, "MEMORY_SHARE", 0)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        content(loader)
-    window = -(-len(chunk_files(tmp_path / "cache")) // parts)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS | {"window": window}) as loader:
-        maps = []
-        for num_epochs in (1, 2):
-            for _ in range(num_epochs):
-                for _ in loader:
-                    pass
-            maps.append(chunk_maps())
-        before, after = maps
-        assert after == before
-        assert len({name for _, name in before}) == len(chunk_files(tmp_path / "cache"))
-
-
-def test_a_data_set_that_is_larger_is_mapped_window_by_window(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", 0)
-    monkeypatch.setattr(stoker.loader.window, "MEMORY_SHARE", 0)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        batches = iter(loader)
-        next(batches)
-        num_mapped = len({name for _, name in chunk_maps()})
-    assert 0 < num_mapped < len(chunk_files(tmp_path / "cache"))
-
-
-@pytest.fixture
-def all_is_large(monkeypatch):
-    """Every data set is more than does no harm, and less than memory holds."""
-    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", 0)
-
-
-def test_a_data_set_that_memory_holds_is_mapped_once_however_large_it_is(dataset, tmp_path, all_is_large):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        maps = []
-        for _ in range(3):
-            for _ in loader:
-                pass
-            maps.append(chunk_maps())
-        assert maps[1] == maps[2]
-        assert len({name for _, name in maps[2]}) == len(chunk_files(tmp_path / "cache"))
-
-
-def test_a_large_data_set_that_is_not_in_the_page_cache_is_read_past_it_until_it_is(
-    dataset, tmp_path, all_is_large, nothing_is_tried, windows
-):
-    options = OPTIONS | {"num_threads": 1}
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
-        expected = content(loader)
-        assert all_mapped(windows)
-    with Loader(dataset, cache=tmp_path / "cache", **options) as loader:
+def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(windows, tmp_path):
+    made = windows(**NOTHING)
+    for _ in range(5):
         drop(tmp_path / "cache")
-        windows.clear()
-        assert content(loader) == expected
-        assert all_read(windows)
-        for path in chunk_files(tmp_path / "cache"):
-            path.read_bytes()
-        windows.clear()
-        loader.set_epoch(0)
-        assert content(loader) == expected
-        assert all_mapped(windows)
+        assert all_read(made.epoch())
+        assert in_memory(tmp_path / "cache") == 0
+
+
+def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(tmp_path):
+    cache = tmp_path / "cache"
+    with windows_of(write(tmp_path / "data.parquet", 600, row_group_size=2), cache) as make:
+        assert make().num_chunks > 256
+        for stands, limits in ((None, {}), ("never", NOTHING)):
+            assert all_mapped(make(stands=stands, **limits).epoch(300))
+        drop(cache)
+        assert all_read(make(stands="never", **NOTHING).epoch(300))
+
+
+@pytest.mark.parametrize(
+    ("limits", "parts"), [({}, 6), (PLENTY, 6), (NOTHING, 2), (NOTHING, 1)], ids=["small", "fits", "two windows", "one"]
+)
+def test_a_data_set_that_is_small_or_fits_or_lies_in_two_windows_is_mapped_once(windows, tmp_path, limits, parts):
+    num_chunks = len(chunk_files(tmp_path / "cache"))
+    window = -(-num_chunks // parts)
+    made = windows(stands=window, **limits)
+    maps = []
+    for _ in range(2):
+        assert all_mapped(made.epoch(window))
+        maps.append(chunk_maps())
+    assert maps[0] == maps[1]
+    assert len({name for _, name in maps[0]}) == num_chunks
+
+
+def test_a_data_set_that_is_larger_is_mapped_window_by_window(windows):
+    made = windows(**NOTHING)
+    assert all_mapped(made.epoch())
+    assert chunk_maps() == []
+
+
+def test_a_data_set_that_turns_out_too_large_to_stand_is_mapped_in_part(windows, tmp_path):
+    # Its records alone would fit; a few chunks find a place, then there is none left.
+    made = windows(harmless_bytes=NUM_ROWS * 64, available_bytes=lambda: 0)
+    assert made.opener.spec.record_bytes <= 64
+    for _ in range(2):
+        assert all_mapped(made.epoch())
+        assert 0 < len({name for _, name in chunk_maps()}) < len(chunk_files(tmp_path / "cache"))
+
+
+def test_a_large_data_set_that_is_not_in_the_page_cache_is_read_past_it_until_it_is(windows, tmp_path):
+    made = windows(**PLENTY)
+    drop(tmp_path / "cache")
+    tried, *others = made.epoch()
+    assert all_mapped([tried])
+    assert all_read(others)
+    for path in chunk_files(tmp_path / "cache"):
+        path.read_bytes()
+    assert all_mapped(made.epoch())
 
 
 def push_out():
-    """Have the system let go of the pages of all maps of chunks; skips where it does not."""
+    """Have the system let go of the pages of all maps of chunks."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for borders, _ in chunk_maps():
@@ -283,18 +238,16 @@ def push_out():
         libc.madvise(begin, end - begin, 21)  # MADV_PAGEOUT
 
 
-def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(dataset, tmp_path, all_is_large, windows):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        expected = content(loader)
-        assert len(chunk_maps()) == len(chunk_files(tmp_path / "cache"))
-        push_out()
-        if in_memory(tmp_path / "cache"):
-            pytest.skip("the system keeps pages of maps")
-        windows.clear()
-        loader.set_epoch(0)
-        assert content(loader) == expected
-        assert all_read(windows[:1])
-        assert len(chunk_maps()) < len(chunk_files(tmp_path / "cache"))
+def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(windows, tmp_path):
+    made = windows(**PLENTY)
+    made.epoch()
+    assert len(chunk_maps()) == made.num_chunks
+    push_out()
+    if in_memory(tmp_path / "cache"):
+        pytest.skip("the system keeps pages of maps")
+    _, *others = made.epoch()  # one window tries whether they would stay
+    assert all_read(others)
+    assert chunk_maps() == []
 
 
 def test_pages_are_entered_once_and_go_on_where_it_was_ended_early(tmp_path):
@@ -308,11 +261,12 @@ def test_pages_are_entered_once_and_go_on_where_it_was_ended_early(tmp_path):
 
 
 @pytest.mark.parametrize("stands", [True, False])
-def test_a_chunk_that_is_removed_or_damaged_between_epochs_is_built_again(dataset, tmp_path, stands, monkeypatch):
-    if not stands:
-        monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
+def test_a_chunk_that_is_removed_or_damaged_between_epochs_is_built_again(dataset, tmp_path, stands):
     with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
         expected = content(loader)
+    limit = {} if stands else tight(tmp_path / "cache")
+    with Loader(dataset, cache=tmp_path / "cache", **limit, **OPTIONS) as loader:
+        assert content(loader) == expected
         removed, damaged, cut, *_ = chunk_files(tmp_path / "cache")
         removed.unlink()
         whole = bytearray(damaged.read_bytes())
@@ -324,17 +278,6 @@ def test_a_chunk_that_is_removed_or_damaged_between_epochs_is_built_again(datase
         loader.set_epoch(0)
         assert content(loader) == expected
         assert loader.stats().num_mended == 2
-
-
-def test_a_data_set_that_turns_out_too_large_to_stand_is_opened_window_by_window(dataset, tmp_path, monkeypatch):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        expected = [content(loader) for _ in range(2)]
-    # Its records alone would fit; a few chunks find a place, then there is none left.
-    monkeypatch.setattr(stoker.loader.window, "MAX_BYTES", NUM_ROWS * 64)
-    monkeypatch.setattr(stoker.loader.window, "MEMORY_SHARE", 0)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        assert loader.spec.record_bytes <= 64
-        assert [content(loader) for _ in range(2)] == expected
 
 
 @pytest.fixture
@@ -450,38 +393,24 @@ def test_what_a_file_has_in_the_page_cache_is_told(tmp_path):
     os.close(fd)
 
 
-@pytest.mark.parametrize(("num_left", "is_standing"), [(0, True), (5, True), (11, True), (0, False), (5, False)])
-def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(
-    dataset, tmp_path, monkeypatch, caplog, num_left, is_standing
-):
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        expected = [batch["id"].tolist() for batch in loader]
-    if not is_standing:
-        monkeypatch.setattr(stoker.loader.window, "MAX_CHUNKS", 0)
-    left, lock = [num_left], threading.Lock()
+@pytest.mark.parametrize(("limits", "num_left"), [({}, 0), ({}, 5), ({}, 11), (NOTHING, 0), (NOTHING, 5)])
+def test_a_process_that_may_have_no_more_maps_reads_what_it_cannot_map(windows, caplog, limits, num_left):
+    left = [None] * num_left
 
     def map_file(fd, num_bytes):
-        with lock:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(errno.ENOMEM, "mmap: Cannot allocate memory")
+        if not left:
+            raise OSError(errno.ENOMEM, "mmap: Cannot allocate memory")
+        left.pop()
         return ChunkMap(fd, num_bytes)
 
-    monkeypatch.setattr(stoker.loader.window, "ChunkMap", map_file)
-    monkeypatch.setattr(stoker.loader.window, "ChunkMap", map_file)
-    with Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader:
-        assert [batch["id"].tolist() for batch in loader] == expected
-    assert left[0] < 0
-    assert "vm.max_map_count" in caplog.text
+    ways = windows(map_file=map_file, **limits).epoch()
+    assert sum(num_mapped for num_mapped, _ in ways) == num_left
+    assert caplog.text.count("vm.max_map_count") == 1
 
 
-def test_another_error_of_a_map_is_not_taken_for_that(dataset, tmp_path, monkeypatch):
+def test_another_error_of_a_map_is_not_taken_for_that(windows):
     def map_file(fd, num_bytes):
         raise OSError(errno.EACCES, "mmap: Permission denied")
 
-    monkeypatch.setattr(stoker.loader.window, "ChunkMap", map_file)
-    with (
-        Loader(dataset, cache=tmp_path / "cache", **OPTIONS) as loader,
-        pytest.raises(PermissionError, match="Permission denied"),
-    ):
-        next(iter(loader))
+    with pytest.raises(PermissionError, match="Permission denied"):
+        windows(map_file=map_file).epoch()
