@@ -426,24 +426,36 @@ def test_letting_an_iterator_go_waits_for_nothing_and_the_next_epoch_has_all_its
         assert ids_of(loader) == list(range(NUM_ROWS))
 
 
-def test_closing_goes_on_when_it_is_interrupted(folder, monkeypatch):
+def test_closing_goes_on_when_it_is_interrupted(folder):
     """A folder in memory that Ctrl-C left behind would take its room until another process sweeps it."""
-    join, interrupted = threading.Thread.join, threading.Event()
+    is_held, goes_on = threading.Event(), threading.Event()
 
-    def join_or_not(thread, timeout=None):
-        if threading.current_thread() is threading.main_thread() and not interrupted.is_set():  # as of Ctrl-C
-            interrupted.set()
-            raise KeyboardInterrupt
-        join(thread, timeout)
+    def augment(batch, rng):
+        if batch["id"][0] >= 10:
+            is_held.set()
+            assert goes_on.wait(PATIENCE_S)
+        return batch
 
-    loader = stoker.Loader(dataset_of(folder), batch_size=10)
+    loader = stoker.Loader(dataset_of(folder), batch_size=10, augment=augment, prefetch=2, num_threads=1)
     (temporary,) = Path("/dev/shm").glob(f"stoker-{os.getpid()}-*")
     batches = iter(loader)
     next(batches)
-    monkeypatch.setattr(threading.Thread, "join", join_or_not)
-    with pytest.raises(KeyboardInterrupt):
-        loader.close()
-    monkeypatch.undo()
+    assert is_held.wait(PATIENCE_S)
+
+    def interrupt():
+        assert loader._opened.is_ending.wait(PATIENCE_S)  # closing has begun, and waits for the batch that is made
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        goes_on.set()
+
+    interrupting = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background may have ignored
+    try:
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            loader.close()
+    finally:
+        interrupting.join(PATIENCE_S)
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(RuntimeError, match="closed"):
         list(batches)
     assert_threads_end()
