@@ -459,16 +459,19 @@ def test_states_between_the_snapshots_of_workers_are_exact(place, epochs, save_e
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("num_workers", "changed"),
     [
-        {"batch_size": 30},
-        {"batch_size": 100},
-        {"batch_size": 24, "world_size": 2},
-        {"batch_size": 25, "world_size": 3},
-        {"remainder": "drop"},
+        (0, {"batch_size": 30}),
+        (0, {"batch_size": 100}),
+        (0, {"batch_size": 24, "world_size": 2}),
+        (0, {"batch_size": 25, "world_size": 3}),
+        (0, {"remainder": "drop"}),
+        (1, {"batch_size": 25, "world_size": 3}),
+        (2, {"batch_size": 24, "world_size": 2}),
+        (2, {"remainder": "drop"}),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_with_other_batches_or_ranks_a_state_is_exact_or_says_what_differs(place, epochs, num_workers, changed):
     with dataset_of(place) as dataset:
         loader = stateful_of(dataset, num_workers=num_workers)
@@ -494,7 +497,7 @@ def test_with_other_batches_or_ranks_a_state_is_exact_or_says_what_differs(place
     assert flat(before) + after == expected
 
 
-@pytest.mark.parametrize(("num_before", "num_after"), [(2, 3), (3, 2), (1, 2)])
+@pytest.mark.parametrize(("num_before", "num_after"), [(1, 2), (2, 1)])
 def test_a_state_of_other_workers_is_refused_by_their_number(place, num_before, num_after):
     loader = stateful_of(dataset_of(place), num_workers=num_before)
     take(loader, 4)

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 from tests.unit.doctor.watched_loops import Clock
@@ -180,17 +182,20 @@ def test_the_hugging_face_trainer_is_watched(tmp_path):
     assert report.verdict.limit == "data"
 
 
-@pytest.mark.parametrize("name", ["Lightning", "Transformers"])
-def test_without_the_framework_the_error_names_what_to_install(name):
-    import subprocess
-    import sys
+WITHOUT_FRAMEWORKS = """
+import sys
 
-    code = (
-        "import sys\n"
-        "for name in ('lightning', 'lightning.pytorch', 'pytorch_lightning', 'transformers'):\n"
-        "    sys.modules[name] = None\n"
-        f"from stoker.doctor.watch.callbacks import {name}Watch"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"pip install 'stoker[{name.lower()}]'" in done.stderr
+for name in ("lightning", "lightning.pytorch", "pytorch_lightning", "transformers"):
+    sys.modules[name] = None
+for name in ("Lightning", "Transformers"):
+    try:
+        exec(f"from stoker.doctor.watch.callbacks import {name}Watch")
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_without_the_framework_the_error_names_what_to_install():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FRAMEWORKS], capture_output=True, text=True, check=True)
+    assert "pip install 'stoker[lightning]'" in done.stdout
+    assert "pip install 'stoker[transformers]'" in done.stdout

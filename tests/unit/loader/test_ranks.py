@@ -68,8 +68,10 @@ def ids_of(loader):
 # ---------------------------------------------------------------------- what a launcher writes
 
 
-@pytest.mark.parametrize("kind", [numpy_loader, pytest.param(torch_loader, marks=pytest.mark.torch)])
-@pytest.mark.parametrize("way", VARIABLES)
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [*((way, numpy_loader) for way in VARIABLES), pytest.param("torchrun", torch_loader, marks=pytest.mark.torch)],
+)
 def test_every_row_comes_once_whoever_started_the_ranks(folder, started, way, kind):
     seen = []
     for rank in range(3):
@@ -126,18 +128,17 @@ def test_an_environment_that_would_lose_samples_is_an_error_before_the_first_bat
 # ---------------------------------------------------------------------- arguments
 
 
-@pytest.mark.parametrize("way", ["torchrun", "srun", "Open MPI"])
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("way", "options", "message"),
     [
-        ({"rank": 0, "world_size": 1}, "rank= and world_size= say rank 0 of 1"),
-        ({"rank": 0, "world_size": 4}, "say rank 0 of 4"),
-        ({"rank": 1, "world_size": 2}, "say rank 1 of 2"),
-        ({"rank": 1, "world_size": 8}, "say rank 1 of 8"),  # as if two were started on each of four
-        ({"rank": 2, "world_size": 5}, "say rank 2 of 5"),
-        ({"shard": stoker.Shard(0, 4)}, "shard= says rank 0 of 4"),
-        ({"shard": stoker.Shard(2, 3)}, "shard= says rank 2 of 3"),
-        ({"shard": stoker.Shard(0, 8)}, "shard= says rank 0 of 8"),
+        ("torchrun", {"rank": 0, "world_size": 1}, "rank= and world_size= say rank 0 of 1"),
+        ("torchrun", {"rank": 0, "world_size": 4}, "say rank 0 of 4"),
+        ("torchrun", {"rank": 1, "world_size": 2}, "say rank 1 of 2"),
+        ("torchrun", {"rank": 1, "world_size": 8}, "say rank 1 of 8"),  # as if two were started on each of four
+        ("srun", {"rank": 2, "world_size": 5}, "say rank 2 of 5"),
+        ("srun", {"shard": stoker.Shard(0, 4)}, "shard= says rank 0 of 4"),
+        ("srun", {"shard": stoker.Shard(2, 3)}, "shard= says rank 2 of 3"),
+        ("Open MPI", {"shard": stoker.Shard(0, 8)}, "shard= says rank 0 of 8"),
     ],
     ids=str,
 )
