@@ -117,9 +117,17 @@ def test_tensors_are_those_without_sharing(tmp_path, shared, order):
             assert set(owned) <= known, "memory that the allocator is not told of"
 
 
-@pytest.mark.parametrize("order", [{}, {"group_by": "query_id", "batch_size": 4}, {"weights": "query_id"}])
 @pytest.mark.parametrize("options", [{}, {"deduplicated": "expand"}, {"deduplicated": "unique"}], ids=str)
-@pytest.mark.parametrize("is_narrow", [False, True], ids=["whole", "narrow"])
+@pytest.mark.parametrize(
+    ("order", "is_narrow"),
+    [
+        ({}, False),
+        ({"group_by": "query_id", "batch_size": 4}, False),
+        ({"group_by": "query_id", "batch_size": 4}, True),
+        ({"weights": "query_id"}, True),
+    ],
+    ids=str,
+)
 def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, is_narrow):
     # Lists of lists cross by themselves.
     names = ["own_list", "q_number", "query_id", "q_list", "user", "q_word", "u_flag", "own", "q_vector"]
