@@ -268,10 +268,7 @@ def test_garbage_that_is_collected_in_a_thread_of_its_own_run_ends_its_threads(f
         del run
     finally:
         gc.enable()
-    for thread in threading.enumerate():
-        if thread.name.startswith("stoker"):
-            thread.join(timeout=30)
-    assert stoker_threads() == []
+    assert_threads_end()
 
 
 def test_an_exception_in_the_body_closes_the_loader_and_is_the_one_that_comes_out(folder):

@@ -8,7 +8,6 @@ import sys
 import threading
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 for _module in ("moto", "flask", "flask_cors"):
@@ -432,18 +431,6 @@ def test_http_is_read_through_fsspec(web, tmp_path):
         assert num_samples == expected
     with pytest.raises(SourceMissingError, match=r"nothing\.parquet"):
         Dataset(f"{web}/lake/nothing.parquet").open()
-
-
-def test_memory_is_read_through_fsspec():
-    fsspec = pytest.importorskip("fsspec", reason="memory:// is opened through fsspec: pip install 'stoker[fsspec]'")
-
-    filesystem = fsspec.filesystem("memory")
-    for i in range(2):
-        with filesystem.open(f"/stoker-s3-test/day={i}/a b.parquet", "wb") as file:
-            pq.write_table(sample_table(50, first=50 * i), file)
-    with Loader(Dataset("memory://stoker-s3-test"), batch_size=16) as loader:
-        ids = [int(i) for batch in loader for i in batch["id"]]
-    assert sorted(ids) == list(range(100))
 
 
 def test_without_fsspec_a_data_set_says_what_to_install(monkeypatch):

@@ -50,10 +50,11 @@ def test_a_window_reports_its_own_larger_figure(num_samples, num_chunks, batch_s
     assert found.chi_square > 1.2 or window > batch_size
 
 
-def test_resuming_at_a_billion_samples_in_a_hundred_thousand_chunks_takes_little_memory():
+@pytest.mark.parametrize("window", [500, None])
+def test_resuming_at_a_billion_samples_in_a_hundred_thousand_chunks_takes_little_memory(window):
     """All that a rank holds: the order, this epoch's and the next one's, and what a step works out."""
     tracemalloc.start()
-    order = Order(np.full(100_000, 10_000), shuffle=True, seed=1, window=500)
+    order = Order(np.full(100_000, 10_000), shuffle=True, seed=1, window=window)
     epochs = [order.epoch(epoch) for epoch in (41, 42)]
     for one in epochs:
         chunk, row = one.locate(np.arange(567_890_123, 567_890_123 + 4096))

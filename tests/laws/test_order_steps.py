@@ -6,18 +6,16 @@ of loaders.
 
 from __future__ import annotations
 
-import json
-import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.strategies import NOTHING, examples, lanes_of
+from tests.strategies import examples, lanes_of
 
 from stoker.loader.gather import Part
-from stoker.sampling import Order, Position, RankShare, Steps
+from stoker.sampling import Order, RankShare, Steps
 
 remainders = st.sampled_from(["keep", "drop", "pad"])
 
@@ -244,16 +242,3 @@ def test_a_data_set_without_samples_has_no_steps_and_no_windows():
         assert [lane.num_windows for lane in lanes_of(order, 0)] == [0, 0, 0]
         for remainder in ("keep", "drop", "pad"):
             assert Steps(lane_sizes=order.lane_sizes, global_batch_size=6, remainder=remainder).num_steps == 0
-
-
-def test_a_billion_samples_in_a_hundred_thousand_chunks_stay_small():
-    tracemalloc.start()
-    order = Order(np.full(100_000, 10_000), shuffle=True, seed=1, window=None)
-    epoch = order.epoch(7)
-    chunk, row = epoch.locate(np.arange(10**9 - 4096, 10**9))
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak_bytes < 64e6
-    assert np.array_equal(epoch.positions_of(chunk, row), np.arange(10**9 - 4096, 10**9))
-    position = Position(datasets=(NOTHING,), seed=1, shuffle=True, window=None, epoch=7, num_consumed=999_999_999)
-    assert len(json.dumps(position.to_json())) < 1000
