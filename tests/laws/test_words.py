@@ -71,17 +71,23 @@ def test_words_become_what_each_of_them_is(data, num_rows, num_distinct, null_sh
         group_rows = data.draw(st.sampled_from([num_rows, max(1, num_rows // 3)]))
         pq.write_table(pa.table({"row": np.arange(num_rows)} | columns), path, row_group_size=group_rows, **options)
         places = {word: i for i, word in enumerate(known)}
+        codes = [-2 if word is None else places.get(word, -1) for word in words["b"]]
+        pairs = [[bucket(word, 97, 0) for word in pair] for pair in zip(words["c"], words["d"], strict=True)]
+        expected = {
+            "a": np.array([bucket(word, 1_000_003, 7) for word in words["a"]]),
+            "b": np.array(codes),
+            "b_mask": np.array([word is not None for word in words["b"]]),
+            "both": np.array(pairs),
+            "both_mask": np.array(
+                [[c is not None, d is not None] for c, d in zip(words["c"], words["d"], strict=True)]
+            ),
+        }
         with Loader(Dataset(path, fields=fields, chunk_size=chunk_size), batch_size=64, shuffle=True) as loader:
             rows = []
             for batch in loader:
-                for i, row in enumerate(batch["row"].tolist()):
-                    a, b, c, d = (words[name][row] for name in "abcd")
-                    assert batch["a"][i] == bucket(a, 1_000_003, 7)
-                    assert batch["b"][i] == (-2 if b is None else places.get(b, -1))
-                    assert batch["b_mask"][i] == (b is not None)
-                    assert batch["both"][i].tolist() == [bucket(c, 97, 0), bucket(d, 97, 0)]
-                    assert batch["both_mask"][i].tolist() == [c is not None, d is not None]
-                    rows.append(row)
+                for name, of_row in expected.items():
+                    np.testing.assert_array_equal(batch[name], of_row[batch["row"]])
+                rows += batch["row"].tolist()
         assert sorted(rows) == list(range(num_rows))
 
 

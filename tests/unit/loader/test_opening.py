@@ -27,11 +27,11 @@ NOTHING = {"harmless_bytes": 0, "available_bytes": lambda: 0}
 PLENTY = {"harmless_bytes": 0, "available_bytes": lambda: 1 << 50}
 
 
-def write(path, num_rows, *, row_group_size):
+def write(path, num_rows, *, row_group_size, chunk_size=4_000):
     lists = [list(range(i % 7)) for i in range(num_rows)]
     table = pa.table({"id": np.arange(num_rows), "list": pa.array(lists, pa.list_(pa.int64()))})
     pq.write_table(table, path, row_group_size=row_group_size)
-    return Dataset(path, chunk_size=4_000)
+    return Dataset(path, chunk_size=chunk_size)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_data_set_that_does_not_fit_never_goes_back_to_the_page_cache(windows,
 
 def test_windows_of_more_chunks_than_may_be_open_are_the_same_in_every_way(tmp_path):
     cache = tmp_path / "cache"
-    with windows_of(write(tmp_path / "data.parquet", 600, row_group_size=2), cache) as make:
+    with windows_of(write(tmp_path / "data.parquet", 600, row_group_size=2, chunk_size=1), cache) as make:
         assert make().num_chunks > 256
         for stands, limits in ((None, {}), ("never", NOTHING)):
             assert all_mapped(make(stands=stands, **limits).epoch(300))
