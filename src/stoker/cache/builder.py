@@ -12,10 +12,11 @@ from typing import TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from stoker.cache.format import check_names
 from stoker.cache.store import Store
 from stoker.cache.threads import Helpers, Permits, overlapped
 from stoker.cache.workers import TransformProcesses
-from stoker.cache.write import check_names, prepare_chunk
+from stoker.cache.write import prepare_chunk
 from stoker.columns import Columns, Converter, Packable, as_table, plan_spec
 from stoker.dataset.catalogue import Catalogue
 from stoker.dataset.description import Description

@@ -31,7 +31,7 @@ import xxhash
 
 from stoker._native import bring_in
 from stoker.cache.folder import Files, FileVersion
-from stoker.errors import ChunkCorruptError
+from stoker.errors import ChunkCorruptError, FieldError
 from stoker.fields.spec import Array, Entry, Spec, run_name
 from stoker.host.huge import HUGE_BYTES
 
@@ -153,8 +153,28 @@ def round_up(size: int, step: int) -> int:
 
 def array_names(entry: Entry) -> list[str]:
     """Return the names of the arrays of a ragged field that lies apart: offsets from the outermost on, then values."""
-    prefixes = [entry.name + ".values" * level for level in range(entry.num_levels)]
-    return [f"{prefix}.offsets" for prefix in prefixes] + [f"{prefixes[-1]}.values"]
+    name, names = entry.name, list[str]()
+    for _ in range(entry.num_levels):
+        names.append(f"{name}.offsets")
+        name += ".values"
+    return [*names, name]
+
+
+def check_names(spec: Spec) -> None:
+    """Raise where two fields would share the name of an array, as "a", a list of lists, and "a.values", a list, do.
+
+    Raises:
+        FieldError: Two of them would.
+    """
+    owners: dict[str, str] = {}
+    for entry in spec.ragged:
+        for name in array_names(entry):
+            if name in owners:
+                raise FieldError(
+                    f"the fields {owners[name]!r} and {entry.name!r} would both be kept as {name!r}; rename one",
+                    columns=[owners[name], entry.name],
+                )
+            owners[name] = entry.name
 
 
 @dataclass(frozen=True)

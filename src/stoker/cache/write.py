@@ -25,6 +25,7 @@ from stoker.cache.format import (
     ChunkHeader,
     NewChunk,
     array_names,
+    check_names,
     header_bytes,
     json_text,
     round_up,
@@ -33,7 +34,7 @@ from stoker.cache.format import (
 )
 from stoker.cache.tables import TableRows, make_strips, record_packer, split
 from stoker.columns import Packable, Pieces, in_pieces
-from stoker.errors import FieldError, FieldMismatchError
+from stoker.errors import FieldMismatchError
 from stoker.fields.spec import CACHE_LINE_BYTES, Array, Entry, Ragged, Spec, run_name
 from stoker.host.huge import HUGE_BYTES
 
@@ -174,23 +175,6 @@ def describe_record(spec: Spec) -> dict[str, object]:
 def _format(entry: Entry) -> str:
     shape = f"({','.join(map(str, entry.shape))},)" if entry.shape else ""
     return shape + entry.dtype.newbyteorder("<").str
-
-
-def check_names(spec: Spec) -> None:
-    """Raise where two fields would share the name of an array, as "a", a list of lists, and "a.values", a list, do.
-
-    Raises:
-        FieldError: Two of them would.
-    """
-    owners: dict[str, str] = {}
-    for entry in spec.ragged:
-        for name in array_names(entry):
-            if name in owners:
-                raise FieldError(
-                    f"the fields {owners[name]!r} and {entry.name!r} would both be kept as {name!r}; rename one",
-                    columns=[owners[name], entry.name],
-                )
-            owners[name] = entry.name
 
 
 def _write_records(blocks: Blocks, *, spec: Spec, num_rows: int, fields: Packable) -> str:

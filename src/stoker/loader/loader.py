@@ -33,7 +33,6 @@ from stoker.metrics.stats import LoaderStats
 from stoker.sampling import steps as order
 from stoker.sampling.position import Position
 from stoker.sampling.steps import Steps
-from stoker.words import some_of
 
 
 @explain_arguments(HINTS, options=DEFAULTS, types=LoaderOptions)
@@ -508,5 +507,9 @@ def _look(loader: weakref.ref[Loader], name: str) -> tuple[dict[str, object], Lo
 
 def _title(dataset: Dataset | Mixture) -> str:
     """Return a name for a data set, in one printable line."""
-    title = some_of(dataset.sources, 1) if isinstance(dataset, Dataset) else f"a mixture of {', '.join(dataset.names)}"
+    if isinstance(dataset, Mixture):
+        title = f"a mixture of {', '.join(dataset.names)}"
+    else:
+        first, *others = dataset.sources
+        title = f"{first} and {len(others):,} more" if others else str(first)
     return printable(title, is_line=True)
