@@ -149,7 +149,7 @@ class Disk:
     # ------------------------------------------------------------------ chunks
 
     # A file comes or goes and its bytes are counted under one lock: who lists the folder in between, and so counts it
-    # already, would have it counted twice. It may move to its place meanwhile: `count_bytes` misses none that does.
+    # already, would have it counted twice. It may move to its place meanwhile, which `count_bytes` counts once.
 
     @contextmanager
     def writing(self, key: str, size_bytes: int) -> Iterator[int]:
@@ -178,7 +178,8 @@ class Disk:
             with nullcontext() if folder.status(key) is None else self._counting():
                 replaced = folder.status(key)
                 folder.files.replace(folder.tmp, aside, folder.chunks, key + SUFFIX)
-                self._used_bytes -= 0 if replaced is None else replaced.st_size
+                if replaced is not None:
+                    self._used_bytes -= replaced.st_size
         except BaseException:
             with self._counting():
                 if folder.files.remove(folder.tmp, aside):

@@ -386,13 +386,10 @@ class Folder:
         return [name for name, about in _scan(self.tmp) if not stat.S_ISDIR(about.st_mode)]
 
     def count_bytes(self) -> int:
-        """Return the bytes of all chunks, those being written included; twice those of one that is published meanwhile.
-
-        Were they listed the other way round, none of the two would have it.
-        """
-        return sum(
-            about.st_size for fd in (self.tmp, self.chunks) for _, about in _scan(fd) if stat.S_ISREG(about.st_mode)
-        )
+        """Return the bytes of all chunks, those being written included."""
+        # One that moves to its place meanwhile is in both listings, by one inode; the other way round, perhaps in none.
+        listed = (about for fd in (self.tmp, self.chunks) for _, about in _scan(fd) if stat.S_ISREG(about.st_mode))
+        return sum({about.st_ino: about.st_size for about in listed}.values())
 
     def changed_ns(self) -> int:
         """Return when a chunk last came or went."""
