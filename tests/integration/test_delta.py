@@ -337,6 +337,9 @@ def test_a_commit_that_tells_no_time_is_as_old_as_its_file(tmp_path):
     start, hour = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.timedelta(hours=1)
     for late, num_rows in ((0, 5), (0.9, 5), (1, 10), (1.9, 10), (2, 15), (3, 20), (9, 20)):
         assert len(rows_of(f"delta://{place}", version=start + late * hour)) == num_rows
+    os.utime(place / f"_delta_log/{1:020}.json", (1e6, 1e6))  # copied since, but no younger than the next commit
+    for late, num_rows in ((1.9, 5), (2, 15), (9, 20)):
+        assert len(rows_of(f"delta://{place}", version=start + late * hour)) == num_rows
     storage = in_memory(place)  # tells no time
     for late, version in ((0, 1), (1.9, 1), (2, 3), (9, 3)):
         with pytest.raises(stoker.SourceError, match=f"when version {version} of the Delta table"):

@@ -8,6 +8,7 @@ deletion_vector_*.bin                 ┘                                      a
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -191,13 +192,22 @@ def _version_at(asked: datetime, folder: Path, infos: Mapping[str, ObjectInfo], 
     asked_us, when = round(asked.timestamp() * 1e6), asked.isoformat()
     newest = untold = -1  # the newest version by then, and the last one before the next that tells no time
     oldest: tuple[int, int] | None = None
-    time_ms = 0
-    for version in (version for version in commits if version >= first):
+    time_ms, latest_ms = 0, math.inf
+    written_ms: dict[int, float | None] = {}
+    for version in reversed([version for version in commits if version >= first]):
         name = f"{version:020}.json"
-        if (told_ms := _time_of(folder / "_delta_log" / name, infos[name])) is None:
+        told_ms: float | None = _told_ms(folder / "_delta_log" / name)
+        if told_ms is not None:
+            latest_ms = told_ms
+        # The file of a log that was copied is younger than its commit, which is no younger than the next one.
+        elif (file_s := infos[name].written_s) is not None:
+            told_ms = min(file_s * 1000, latest_ms)
+        written_ms[version] = told_ms
+    for version, about_ms in reversed(written_ms.items()):
+        if about_ms is None:
             untold = version
             continue
-        time_ms = max(time_ms, told_ms)  # clocks of writers differ, and versions follow each other
+        time_ms = max(time_ms, int(about_ms))  # clocks of writers differ, and versions follow each other
         oldest = oldest or (time_ms, version)
         if time_ms * 1000 > asked_us:
             break
@@ -217,15 +227,13 @@ def _version_at(asked: datetime, folder: Path, infos: Mapping[str, ObjectInfo], 
     raise SourceMissingError(f"the Delta table {place} has no version as old as {when}: its log {way_out}", url=place)
 
 
-def _time_of(commit: Path, info: ObjectInfo) -> int | None:
-    """Return when a commit was made, in milliseconds since 1970: as it says, else as its store does."""
+def _told_ms(commit: Path) -> int | None:
+    """Return when a commit was made, in milliseconds since 1970, where it says so."""
     with commit.open("rb") as file:
         line = next((line for line in file if b'"commitInfo"' in line[:16]), b"{}")
     about = json.loads(line).get("commitInfo", {})
     time_ms = about.get("inCommitTimestamp", about.get("timestamp"))
-    if isinstance(time_ms, int):
-        return time_ms
-    return None if info.written_s is None else int(info.written_s * 1000)
+    return time_ms if isinstance(time_ms, int) else None
 
 
 def _copy(infos: Sequence[ObjectInfo], root: str, storage: Storage, folder: Path, *, num_threads: int) -> None:
