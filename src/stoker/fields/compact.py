@@ -43,7 +43,7 @@ class Scaled:
         dtype: "uint8" or "uint16".
 
     Raises:
-        ValueError: The range is empty or not finite, or the dtype another one.
+        ValueError: The range is empty, not finite, or wider than any float; or the dtype is another one.
 
     Examples:
         >>> Scaled(0.0, 1.0).step
@@ -138,9 +138,14 @@ def plan_compact(
         low, high, kept = storage_dtype.low, storage_dtype.high, np.dtype(storage_dtype.dtype)
         if not is_float or dtype.itemsize <= kept.itemsize:
             raise MisfitError(f"a range in {kept} is for wider floats, {told}")
-        if max(abs(low), abs(high), high - low) > float(np.finfo(dtype).max):  # what is widened would be infinite
+        compact = Compact("scaled", dtype, shape, low, storage_dtype.step)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ends = widen(np.array([0, np.iinfo(kept).max], kept), compact)
+        if not np.isfinite(ends).all():
             raise MisfitError(f"the range from {low:g} to {high:g} is larger than any {dtype.name}")
-        return kept, shape, Compact("scaled", dtype, shape, low, storage_dtype.step)
+        if dtype.type(compact.step) == 0:
+            raise MisfitError(f"steps of {compact.step:g} are nothing in {dtype.name}")
+        return kept, shape, compact
     if storage_dtype == "bits":
         if dtype.kind != "b":
             raise MisfitError(f"bits are for bools, {told}")

@@ -127,6 +127,8 @@ def test_what_was_no_number_stays_none(special):
         (Scaled(0, 1, "uint16"), "float16", (), "wider floats"),
         (Scaled(0, 1e5), "float16", (), "larger than any float16"),
         (Scaled(-1e39, 1), "float32", (), "larger than any float32"),
+        (Scaled(0, 65504), "float16", (), "larger than any float16"),  # by its steps, which are rounded up
+        (Scaled(0, 1e-6), "float16", (), "steps of"),
         (Scaled(-3e38, 3e38, "uint16"), "float32", (), "larger than any float32"),
     ],
 )
