@@ -106,7 +106,7 @@ LOADS_A_COMMAND = """
 """
 
 
-@pytest.mark.parametrize("module", ["stoker.cli.commands", "rich.console", "stoker.cache"])
+@pytest.mark.parametrize("module", ["stoker.cli.commands", "rich.console", "numpy.dtypes", "stoker.cache"])
 def test_ctrl_c_ends_a_command_that_is_still_being_loaded(tmp_path, module):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(LOADS_A_COMMAND), module, "cache", "ls", str(tmp_path)],

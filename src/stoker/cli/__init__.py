@@ -12,11 +12,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:
-        from stoker.cli.arguments import INTERRUPTED
-        from stoker.paint import make_console
+        from stoker.paint import make_console  # without NumPy, which cannot be loaded again where that was interrupted
 
         make_console(stderr=True).print("interrupted", style="yellow")
-        return INTERRUPTED
+        return 130  # INTERRUPTED of `stoker.cli.arguments`, which loads NumPy
 
 
 def _run(arguments: Sequence[str] | None) -> int:

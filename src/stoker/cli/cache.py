@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import time
@@ -17,7 +18,7 @@ from stoker.cache.disk import DatasetEntry
 from stoker.cache.folder import is_cache
 from stoker.cache.store import Store
 from stoker.cli.arguments import DAMAGED, FAILED, OK
-from stoker.errors import CacheError
+from stoker.errors import CacheError, StokerError
 from stoker.paint import make_console, print_json, print_line, progress, table
 from stoker.words import age_text, bytes_text, count_text, some_of
 
@@ -151,16 +152,8 @@ def rm(options: argparse.Namespace, console: Console) -> int:
         try:
             store.disk.remove_datasets(None if options.all else names, on_removed=removed.append)
         except BaseException:
-            left = store.disk.folder.list_datasets()
-            gone = [name for name in names if name not in left]
-            if options.json and (removed or gone):
-                print_json({"cache": str(store.path), "removed": gone, "freed_bytes": sum(removed)})
-            elif removed or gone:
-                num_empty = sum(entry.fingerprint in names and not entry.chunks for entry in admin.entries(store))
-                told = f"{len(gone)} of {count_text(len(names), 'data set')} removed"
-                told += f", {num_empty} left without chunks" * bool(num_empty)
-                chunks = f"{count_text(len(removed), 'chunk')} removed, {bytes_text(sum(removed))} freed"
-                print_line(console, f"{chunks} before it ended: {told}", "yellow")
+            with contextlib.suppress(OSError, StokerError):  # a disk that fails may fail again: what ended this counts
+                _tell_what_is_gone(store, names, removed, options, console)
             raise
     freed = sum(removed)
     if options.json:
@@ -168,6 +161,22 @@ def rm(options: argparse.Namespace, console: Console) -> int:
     else:
         print_line(console, f"{count_text(len(names), 'data set')} removed, {bytes_text(freed)} freed", "green")
     return OK
+
+
+def _tell_what_is_gone(
+    store: Store, names: Sequence[str], removed: Sequence[int], options: argparse.Namespace, console: Console
+) -> None:
+    """Say what is gone of the data sets that were to be removed, and of their chunks, whose bytes are in `removed`."""
+    left = store.disk.folder.list_datasets()
+    gone = [name for name in names if name not in left]
+    if options.json and (removed or gone):
+        print_json({"cache": str(store.path), "removed": gone, "freed_bytes": sum(removed)})
+    elif removed or gone:
+        num_empty = sum(entry.fingerprint in names and not entry.chunks for entry in admin.entries(store))
+        told = f"{len(gone)} of {count_text(len(names), 'data set')} removed"
+        told += f", {num_empty} left without chunks" * bool(num_empty)
+        chunks = f"{count_text(len(removed), 'chunk')} removed, {bytes_text(sum(removed))} freed"
+        print_line(console, f"{chunks} before it ended: {told}", "yellow")
 
 
 def _may_remove(chosen: Sequence[DatasetEntry], messages: Console) -> bool:
