@@ -21,8 +21,13 @@ def map_each(items: Sequence[_Item], work: Callable[[_Item], _Made], *, num_thre
 def for_each(num_items: int, work: Callable[[int], None], *, num_threads: int, name: str = "stoker-open") -> None:
     """Call `work` with every number below `num_items`, here and in threads, as `share` does."""
     num_others = min(num_threads, num_items) - 1
-    with ThreadPoolExecutor(max(1, num_others), thread_name_prefix=name) as pool:
+    pool = ThreadPoolExecutor(max(1, num_others), thread_name_prefix=name)
+    try:
         share(num_items, work, begin=pool.submit, num_others=num_others)
+    except BaseException:  # an error comes when all is done, and Ctrl-C waits for nothing
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def share(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -172,9 +173,10 @@ class FsspecStorage:
         version = repr(value.timestamp()) if isinstance(value, datetime) else str(value)
         if about.get("chksum") is not None or about.get("CRC") is not None:  # 32 bits, or of the header alone
             version += f" {about.get('date_time') or about.get('mtime')}"
-        times = [about[name].timestamp() for name in self._TIMES if isinstance(about.get(name), datetime)]
-        url = path if has_scheme(path) else self._root_url + path
-        written_s = times[0] if times else None
+        url, written_s = path if has_scheme(path) else self._root_url + path, None
+        times = (about[name] for name in self._TIMES if isinstance(about.get(name), datetime))
+        with suppress(ValueError, OverflowError, OSError):  # a year that no clock has
+            written_s = next((time.timestamp() for time in times), None)
         return ObjectInfo(url=url, size_bytes=int(about["size"] or 0), version=version, written_s=written_s)
 
     def __repr__(self) -> str:
