@@ -135,7 +135,11 @@ class Window(WindowChunks):
 
 
 class WindowOpener:
-    """Opens the windows of a data set. `harmless_bytes` may stay mapped whatever memory is available."""
+    """Opens the windows of a data set.
+
+    No chunk stays mapped where it has more than `max_chunks`; else as many as `harmless_bytes` hold may, whatever
+    memory is available.
+    """
 
     def __init__(
         self,
@@ -143,10 +147,12 @@ class WindowOpener:
         spec: Spec,
         *,
         harmless_bytes: int = _HARMLESS_BYTES,
+        max_chunks: int = _MAX_CHUNKS,
         available_bytes: Callable[[], int | None] = available_bytes,
         map_file: Callable[[int, int], ChunkMap] = ChunkMap,
     ) -> None:
         self._harmless_bytes, self._available_bytes, self._map_file = harmless_bytes, available_bytes, map_file
+        self._max_chunks = max_chunks
         self._builder, self._catalogue, self._store = builder, builder.catalogue, builder.store
         self.spec, self.expected_bytes = spec, 0  # about how much all chunks take
         self._layout = WindowLayout(spec)
@@ -164,7 +170,7 @@ class WindowOpener:
     def stand(self, window: int | None) -> None:
         """Map each chunk once from now on, if they are few or small enough; `window` of them are mapped together."""
         # With verify="always" a chunk is to be verified each time; one that stays mapped would be verified once.
-        if self._store.verify == "always" or self.is_tight or len(self._catalogue) > _MAX_CHUNKS:
+        if self._store.verify == "always" or self.is_tight or len(self._catalogue) > self._max_chunks:
             return
         max_bytes, num_samples = None, self._catalogue.num_samples
         # None where all chunks that have samples lie in the windows that are open at once.

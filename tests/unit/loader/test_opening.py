@@ -205,8 +205,9 @@ def test_a_data_set_that_is_small_or_fits_or_lies_in_two_windows_is_mapped_once(
     assert len({name for _, name in maps[0]}) == num_chunks
 
 
-def test_a_data_set_that_is_larger_is_mapped_window_by_window(windows):
-    made = windows(**NOTHING)
+@pytest.mark.parametrize("limits", [NOTHING, {"max_chunks": 5}], ids=["bytes", "chunks"])
+def test_a_data_set_that_is_larger_is_mapped_window_by_window(windows, limits):
+    made = windows(**limits)
     assert all_mapped(made.epoch())
     assert chunk_maps() == []
 
