@@ -85,7 +85,7 @@ def parts_in(array: pa.Array) -> list[pa.Array]:
 
 
 def around(array: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
-    """Return an array without views, made of other parts than `parts_in` gives, of any types.
+    """Return an array, which has no views, made of other parts than `parts_in` gives, of any types.
 
     Nulls, offsets and places in a dictionary stay where they are.
     """

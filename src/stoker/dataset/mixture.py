@@ -138,8 +138,12 @@ def _differences(expected: Spec, found: Spec) -> list[tuple[str, str]]:
     ours, theirs = ({entry.name: entry for entry in spec} for spec in (expected, found))
     lines = [(name, f"has no field {entry}") for name, entry in ours.items() if name not in theirs]
     lines += [(name, f"has a field more, {entry}") for name, entry in theirs.items() if name not in ours]
-    both = ((name, entry, theirs[name]) for name, entry in ours.items() if name in theirs)
-    lines += [(name, f"has {their} where it is {entry}") for name, entry, their in both if their != entry]
+    for name, entry in ours.items():
+        if (their := theirs.get(name, entry)) != entry:
+            our_text, their_text = str(entry), str(their)
+            if our_text == their_text:  # ranges of steps that differ in their last digits
+                our_text, their_text = f"{our_text} ({entry.compact})", f"{their_text} ({their.compact})"
+            lines.append((name, f"has {their_text} where it is {our_text}"))
     if not lines and [*ours] != [*theirs]:
         lines = [("", f"has the fields in the order {', '.join(theirs)}, not {', '.join(ours)}")]
     return lines

@@ -155,8 +155,9 @@ def assemble(
 ) -> Assembled:
     """Gather the samples of all `parts`, or some of their fields, into buffers of the pool.
 
-    In their order, unless `places` says where in the batch each goes: a permutation, shape [B]. What samples share is
-    gathered `once` for each of the batches that they are: of so many samples, `sizes`, one behind the other.
+    In their order, unless `places` says where in the batch each goes: a permutation, shape [B]. `once` says
+    whether what samples share is gathered once, with the place of each sample's: for each batch by itself, where all
+    are several of so many samples, `sizes`, one behind the other.
     """
     if not spec.keys:
         return _assembled(spec, [parts], pool, places)

@@ -82,8 +82,8 @@ class OpenDataset(CountedSet):
     def num_builders(self, num_threads: int, *, cores: int) -> tuple[int, int]:
         """Return how many threads should build, for `num_threads` of so many cores, and the most that are worth it.
 
-        More of them help only with a remote source, whose network they wait for, and where no chunk has to leave the
-        cache again: none is built long before its use then.
+        More of them help only with a remote source, whose network they wait for. And where chunks may have to leave the
+        cache again, none is built long before its use.
         """
         catalogue, chunk_bytes = self.catalogue, self.windows.expected_bytes / max(1, len(self.catalogue))
         num = catalogue.num_builders or num_threads + (_REMOTE_THREADS if catalogue.is_remote else _PUBLISH_THREADS)

@@ -111,7 +111,10 @@ class SequenceShard:
         return positions
 
     def part(self, sequences: Any) -> Any:
-        """Return this rank's part of an array or a tensor, [B, length, ...]: a view of one piece, or a copy of two."""
+        """Return this rank's part of an array or a tensor, [B, length, ...]: a view of one piece, or a copy of two.
+
+        The length must be a multiple of the pieces, which is not checked here.
+        """
         length = sequences.shape[1]
         size = length // self.num_pieces
         if self.layout == "contiguous":

@@ -23,7 +23,7 @@ class OwnedFolder:
 
     Its file `owner` is locked as long as its process lives: who can lock it knows that nobody needs the folder. It is
     named first and made by `make`, so that whoever is interrupted in between, or in the middle, can close it. Names of
-    its family, which may be abandoned, begin alike, and its own with a `prefix` that no other process uses.
+    its family, which may be abandoned, begin alike, and its own with its `prefix`.
     """
 
     def __init__(self, parent: Path, *, prefix: str, family: str) -> None:

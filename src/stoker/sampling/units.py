@@ -53,9 +53,9 @@ class Units:
         return np.diff(self.index.arrays["unit_starts"])
 
     def spans(self, chunk: Int64, unit: Int64) -> tuple[Int64, Int64]:
-        """Return the first row of each unit, and where the units' rows begin if one stands behind the other.
+        """Return the first row of each unit in its chunk, [B], and where each begins if one stands behind the other.
 
-        Not for packed rows, which do not lie side by side. Shapes [B], in its chunk, and [B + 1], with the end.
+        The latter with the end, [B + 1]. Not for packed rows, which do not lie side by side.
         """
         starts = self.index.arrays["starts"]
         at = self.index.arrays["unit_starts"][chunk] + unit
