@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import Any
 
 from rich.console import Console
@@ -38,16 +39,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
         print_line(console, str(found))
         print_line(console, "--json or a pipe has every sample", "dim")
     else:
-        print_lines("\t".join(printable(cell, is_line=True) for cell in row) for row in _rows(found, known))
+        print_lines(map("\t".join, _rows(found, known)))
     return OK
 
 
 def _rows(found: Explanation, known: CountedSets) -> Iterator[list[str]]:
-    """Yield heads and cells of the samples of a step."""
+    """Yield heads and cells of the samples of a step, names in them made printable."""
     is_mixed = bool(found.names)
+    name = cache(partial(printable, is_line=True))  # each comes again and again
     yield ["sample" if known.unit is None else "unit", *["data set"] * is_mixed, "file", "row_group", "row"]
     for unit, row in zip(found.unit.tolist(), found, strict=True):
-        yield [str(unit), *[row.dataset or ""] * is_mixed, row.url, *_place(row, known)]
+        yield [str(unit), *[name(row.dataset or "")] * is_mixed, name(row.url), *_place(row, known)]
 
 
 def _place(row: SourceRow, known: CountedSets) -> tuple[str, str]:
