@@ -338,7 +338,7 @@ class Candidates:
             num_times = max(1, min(_MOST_TIMES, _MOST_CHUNKS // sum(map(len, units))))
         dataset = SampledDataset(catalogue or self._catalogue, units, num_times=num_times, is_new=False)
         cache, size = folder or self._sample.warm, batch_size or self._settings.batch_size
-        return make_loader(dataset, self._settings, window=_MIN_WINDOW, cache=cache, batch_size=size)
+        return make_loader(dataset, self._settings, cache=cache, batch_size=size)
 
     def _window(self, num_threads: int) -> int:
         """Return the chunks of a window: as many as the builders make at a time, so that turns are even."""

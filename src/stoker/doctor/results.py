@@ -51,8 +51,9 @@ STAGE_NAMES = {
 BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 """What a chunk goes through when it is built."""
 
-# Two measurements of the same thing on a quiet machine, and what one repeat alone may be off.
-_LEAST_DOUBT, _ALONE = 0.01, 0.15
+# Two measurements of the same thing on a quiet machine, and what one repeat alone may be off. Two that agree may do so
+# by chance: half of that.
+_LEAST_DOUBT, _ALONE, _ENOUGH = 0.01, 0.15, 3
 SETTLED = 0.025
 """A rate that is in more doubt than this is no figure to promise: a range is promised in its place."""
 
@@ -119,9 +120,9 @@ class PathResult(PathRun):
 
     @property
     def doubt(self) -> float:
-        """How far the rate may be off, as a share: its spread, and what others took."""
-        alone = _ALONE if self.num_rounds < 2 else 0.0
-        return max(_LEAST_DOUBT, self.spread) + self.others / 4 + alone
+        """How far the rate may be off, as a share: by its spread, by what others took, by chance of few repeats."""
+        too_few = _ALONE / self.num_rounds if self.num_rounds < _ENOUGH else 0.0
+        return max(_LEAST_DOUBT, self.spread) + self.others / 4 + too_few
 
     @property
     def is_disk_bound(self) -> bool:
