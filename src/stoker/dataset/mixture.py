@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from stoker.arguments import explain_arguments
 from stoker.dataset.dataset import Dataset
 from stoker.errors import FieldError
-from stoker.fields.spec import Spec
+from stoker.fields.spec import Field, Spec
 
 _Until = Literal["first", "last"]
 
@@ -51,7 +51,8 @@ class Mixture:
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A weight is missing, has no data set, or is not a positive number; or there is no data set.
+        ValueError: A weight is missing, has no data set, or is not a positive number; or there is no data set; or two
+            of them give one value of a field different codes.
 
     Examples:
         >>> Mixture({"web": Dataset("web/"), "code": Dataset("code/")}, weights={"web": 7, "code": 3})
@@ -79,6 +80,7 @@ class Mixture:
             raise ValueError(f"until must be 'first' or 'last', not {until!r}")
         if source_field is not None and (not isinstance(source_field, str) or not source_field):
             raise TypeError(f"source_field must be the name of a field, not {source_field!r}")
+        _check_codes(datasets)
         self.datasets: dict[str, Dataset] = dict(datasets)
         self.weights = None if weights is None else _checked_weights(weights, self.names)
         self.until: _Until = until
@@ -131,6 +133,26 @@ def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, 
         if not (math.isfinite(float(weight)) and float(weight) > 0):
             raise ValueError(f"the weight of {name!r} must be positive, not {weight}: leave out what has no share")
     return {name: weights[name] for name in names}
+
+
+def _check_codes(datasets: Mapping[str, Dataset]) -> None:
+    """Raise where one value of a field gets different codes: nothing in a batch would show which of them is meant."""
+    coding: dict[str, tuple[str, Field]] = {}  # name of a field -> the data set with the longest vocabulary, and how
+    for name, dataset in datasets.items():
+        for field, ours in dataset.fields.items():
+            if ours.vocabulary is None and ours.hash_buckets is None:
+                continue
+            other, theirs = coding.setdefault(field, (name, ours))
+            our_words, their_words = ([*map(str, one.vocabulary or ())] for one in (ours, theirs))  # 7 may be "7" there
+            num = min(len(our_words), len(their_words))
+            is_same = (ours.vocabulary is None, ours.hash_buckets) == (theirs.vocabulary is None, theirs.hash_buckets)
+            if not is_same or our_words[:num] != their_words[:num]:
+                raise ValueError(
+                    f"a value of {field!r} would have one code in {other!r} and another one in {name!r}: give both the "
+                    "same vocabulary, one that extends the other, or as many hash_buckets"
+                )
+            if len(our_words) > len(their_words):
+                coding[field] = name, ours
 
 
 def _differences(expected: Spec, found: Spec) -> list[tuple[str, str]]:

@@ -44,6 +44,37 @@ def test_weights_may_be_any_numbers_and_come_in_any_order():
     assert "nowhere/code" in repr(mixture)
 
 
+WORDS = Field("int32", vocabulary=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Field("int32", vocabulary=["b", "a"]),
+        Field("int32", vocabulary=["a", "c", "b"]),
+        Field("int32", hash_buckets=2),
+    ],
+)
+def test_one_value_has_one_code_in_all_data_sets(other):
+    first, second = Dataset("nowhere/web", fields={"word": WORDS}), Dataset("nowhere/code", fields={"word": other})
+    with pytest.raises(ValueError, match="a value of 'word' would have one code in 'web' and another one in 'code'"):
+        Mixture({"web": first, "books": CODE, "code": second})
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        (WORDS, Field("int32", vocabulary=["a", "b", "c"])),  # extended
+        (WORDS, Field("int32")),  # codes already
+        (Field(vocabulary=[3, 4]), Field(vocabulary=["3", "4"])),
+        (Field(hash_buckets=9), Field(hash_buckets=9)),
+    ],
+)
+def test_values_may_be_coded_from_another_column_or_by_a_longer_vocabulary(field, other):
+    first, second = Dataset("nowhere/web", fields={"word": field}), Dataset("nowhere/code", fields={"word": other})
+    assert Mixture({"web": first, "code": second}).names == ("web", "code")
+
+
 def spec(*entries):
     return Spec(tuple(entries))
 
