@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from stoker.errors import ResumeError
+from stoker.sampling.position import Position
 from stoker.torch.dataset import TorchDataset
 from stoker.torch.loader import TorchLoader
 
@@ -55,10 +56,10 @@ class KeepPosition(Callback):  # type: ignore[misc]  # where Lightning is not in
         if hasattr(self._loader, "state_dict"):
             checkpoint[_KEY] = self._loader.state_dict()
             return
-        state = self._dataset.state_after(self._num_steps)
-        if trainer.is_last_batch and state["num_consumed"]:  # limit_train_batches: what is left of it never comes
-            state |= {"epoch": state["epoch"] + 1, "num_consumed": 0}
-        checkpoint[_KEY] = state
+        position = Position.from_json(self._dataset.state_after(self._num_steps))
+        if trainer.is_last_batch and position != position.again():  # limit_train_batches: the rest of it never comes
+            position = position.at(position.epoch + 1)
+        checkpoint[_KEY] = position.to_json()
 
     def on_load_checkpoint(self, trainer: Trainer, _module: LightningModule, checkpoint: Mapping[str, Any]) -> None:
         """Let the loader go on from the position, before Lightning makes an iterator of it.

@@ -328,6 +328,12 @@ def test_a_state_that_is_refused_changes_nothing(place, epochs, monkeypatch):
     assert found[:4] == epochs[0][1:8:2]
 
 
+@pytest.mark.parametrize("state", [{}, {"start": "null"}, {"start": "{", "num_before": 0}, {"position": 3}])
+def test_what_is_no_state_of_a_worker_is_said_to_be_none(place, state):
+    with dataset_of(place) as dataset, pytest.raises(stoker.ResumeError):
+        iter(dataset).load_state_dict(state)
+
+
 def test_an_error_in_a_worker_names_what_failed(place, tmp_path):
     dataset = TorchDataset(
         source_of(place, transform=fails_at_300, transform_version="1"),

@@ -288,8 +288,13 @@ class TorchDataset(IterableDataset[Tensors]):
         A `ResumeError` says that it was a pass of another data set or order, or of other workers or batches, or that
         nobody knows how many steps of it were done.
         """
-        now, start = self._made_of(num_workers), Position.from_json(json.loads(state["start"]))
-        saved = {name: state[name] for name in now}
+        now = self._made_of(num_workers)
+        try:
+            start, num_before = Position.from_json(json.loads(state["start"])), int(state["num_before"])
+            saved = {name: state[name] for name in now}
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"a worker's state in that of a StatefulDataLoader is none of a TorchDataset: {error!r}"
+            raise ResumeError(what, saved=state, current=now) from error
         if num_workers == saved["num_workers"] == 0:  # then one process knows how far all of them were
             now |= {"global_batch_size": saved["global_batch_size"], "remainder": saved["remainder"]}
         if saved != now or seen.num_steps is None:
@@ -301,7 +306,7 @@ class TorchDataset(IterableDataset[Tensors]):
                 saved=saved,
                 current=now,
             )
-        num_steps = seen.num_steps - state["num_before"]
+        num_steps = seen.num_steps - num_before
         was = start.steps(global_batch_size=saved["global_batch_size"], remainder=saved["remainder"])
         # Where the loop stood, in the order that it had then; only there may files have been added.
         position = self._resume.adopt(start.after(num_steps - 1, was) if num_steps else start, self._allow)
