@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from stoker.arguments import explain_arguments
 from stoker.dataset.dataset import Dataset
 from stoker.errors import FieldError
-from stoker.fields.spec import Field, Spec
+from stoker.fields.spec import Spec
 
 _Until = Literal["first", "last"]
 
@@ -137,22 +137,19 @@ def _checked_weights(weights: Mapping[str, float | Fraction], names: tuple[str, 
 
 def _check_codes(datasets: Mapping[str, Dataset]) -> None:
     """Raise where one value of a field gets different codes: nothing in a batch would show which of them is meant."""
-    coding: dict[str, tuple[str, Field]] = {}  # name of a field -> the data set with the longest vocabulary, and how
+    known: dict[str, tuple[str, object]] = {}  # name of a field -> the first data set that codes it, and how
     for name, dataset in datasets.items():
-        for field, ours in dataset.fields.items():
-            if ours.vocabulary is None and ours.hash_buckets is None:
+        for field, its in dataset.fields.items():
+            if its.vocabulary is None and its.hash_buckets is None:
                 continue
-            other, theirs = coding.setdefault(field, (name, ours))
-            our_words, their_words = ([*map(str, one.vocabulary or ())] for one in (ours, theirs))  # 7 may be "7" there
-            num = min(len(our_words), len(their_words))
-            is_same = (ours.vocabulary is None, ours.hash_buckets) == (theirs.vocabulary is None, theirs.hash_buckets)
-            if not is_same or our_words[:num] != their_words[:num]:
+            words = [*map(str, its.vocabulary or ())]  # a column may hold integers here and texts there
+            coding = words, its.unknown, its.hash_buckets
+            first, other = known.setdefault(field, (name, coding))
+            if coding != other:
                 raise ValueError(
-                    f"a value of {field!r} would have one code in {other!r} and another one in {name!r}: give both the "
-                    "same vocabulary, one that extends the other, or as many hash_buckets"
+                    f"a value of {field!r} would have one code in {first!r} and another one in {name!r}: give both the "
+                    "same vocabulary= and unknown=, or as many hash_buckets="
                 )
-            if len(our_words) > len(their_words):
-                coding[field] = name, ours
 
 
 def _differences(expected: Spec, found: Spec) -> list[tuple[str, str]]:

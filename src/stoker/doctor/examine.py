@@ -29,6 +29,7 @@ from stoker.doctor.machine import NO_GPU, is_memory, watching_gpus
 from stoker.doctor.paths import Candidates, Way
 from stoker.doctor.results import (
     BUILD_STAGES,
+    LEAST_ROUNDS,
     RAM,
     SETTLED,
     SHARED,
@@ -65,7 +66,7 @@ _GRACE = 0.15
 # Runs are no longer, for several short ones say more than a long one: the median of three is right where one of them
 # was disturbed.
 _MOST_S = 4.0
-_LEAST_ROUNDS, _MOST_ROUNDS, _LASTS = 3, 8, 3
+_MOST_ROUNDS, _LASTS = 8, 3
 # A step that keeps more of a core busy shares it with the loader.
 _SHARES = 0.4
 # Many threads that together give less than so many times what one gives hold each other up, unless other processes take
@@ -258,17 +259,17 @@ class _Examination:
         judged, fixes = (self._today, RAM, SHARED), [fix.key for fix in DoctorResult(self._numbers()).fixes]
 
         def seconds_of(way: Way) -> float:
-            return self._seconds * (_LASTS if way.key in fixes and len(way.runs) == _LEAST_ROUNDS - 1 else 1)
+            return self._seconds * (_LASTS if way.key in fixes and len(way.runs) == LEAST_ROUNDS - 1 else 1)
 
         def order(way: Way) -> tuple[bool, bool, float]:
             return way.key not in fixes, way.key not in judged, way.takes_s(seconds_of(way))
 
-        left_s = self.budget.left_s(self._paths_end) / max(1, _LEAST_ROUNDS - num_rounds)
-        if num_rounds < _LEAST_ROUNDS:  # nobody should rely on what came once
+        left_s = self.budget.left_s(self._paths_end) / max(1, LEAST_ROUNDS - num_rounds)
+        if num_rounds < LEAST_ROUNDS:  # nobody should rely on what came once
             left_s = max(left_s, _GRACE / 2 * self._settings.budget_s)
         chosen = dict[str, float]()
         for way in sorted(self._tried.values(), key=order):
-            is_open = 0 < len(way.runs) < _LEAST_ROUNDS or (way.runs and self._path(way).doubt > SETTLED)
+            is_open = 0 < len(way.runs) < LEAST_ROUNDS or (way.runs and self._path(way).doubt > SETTLED)
             if is_open and (takes_s := way.takes_s(seconds_of(way))) <= left_s:
                 left_s -= takes_s
                 chosen[way.key] = seconds_of(way)

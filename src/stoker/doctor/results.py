@@ -53,7 +53,9 @@ BUILD_STAGES = ("fetch", "decode", "transform", "convert", "publish")
 
 # Two measurements of the same thing on a quiet machine, and what one repeat alone may be off. Two that agree may do so
 # by chance: half of that.
-_LEAST_DOUBT, _ALONE, _ENOUGH = 0.01, 0.15, 3
+_LEAST_DOUBT, _ALONE = 0.01, 0.15
+LEAST_ROUNDS = 3
+"""Repeats from which on a rate is no matter of chance."""
 SETTLED = 0.025
 """A rate that is in more doubt than this is no figure to promise: a range is promised in its place."""
 
@@ -121,7 +123,7 @@ class PathResult(PathRun):
     @property
     def doubt(self) -> float:
         """How far the rate may be off, as a share: by its spread, by what others took, by chance of few repeats."""
-        too_few = _ALONE / self.num_rounds if self.num_rounds < _ENOUGH else 0.0
+        too_few = _ALONE / self.num_rounds if self.num_rounds < LEAST_ROUNDS else 0.0
         return max(_LEAST_DOUBT, self.spread) + self.others / 4 + too_few
 
     @property

@@ -44,7 +44,7 @@ def test_weights_may_be_any_numbers_and_come_in_any_order():
     assert "nowhere/code" in repr(mixture)
 
 
-WORDS = Field("int32", vocabulary=["a", "b"])
+WORDS = Field("int32", vocabulary=["a", "b"], unknown=9)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,8 @@ WORDS = Field("int32", vocabulary=["a", "b"])
     [
         Field("int32", vocabulary=["b", "a"]),
         Field("int32", vocabulary=["a", "c", "b"]),
+        Field("int32", vocabulary=["a", "b", "c"]),  # what is unknown to the first would be "c" here
+        Field("int32", vocabulary=["a", "b"], unknown=2),
         Field("int32", hash_buckets=2),
     ],
 )
@@ -64,13 +66,13 @@ def test_one_value_has_one_code_in_all_data_sets(other):
 @pytest.mark.parametrize(
     ("field", "other"),
     [
-        (WORDS, Field("int32", vocabulary=["a", "b", "c"])),  # extended
+        (WORDS, WORDS),
         (WORDS, Field("int32")),  # codes already
         (Field(vocabulary=[3, 4]), Field(vocabulary=["3", "4"])),
         (Field(hash_buckets=9), Field(hash_buckets=9)),
     ],
 )
-def test_values_may_be_coded_from_another_column_or_by_a_longer_vocabulary(field, other):
+def test_equal_codes_may_come_of_columns_of_other_types(field, other):
     first, second = Dataset("nowhere/web", fields={"word": field}), Dataset("nowhere/code", fields={"word": other})
     assert Mixture({"web": first, "code": second}).names == ("web", "code")
 
