@@ -1,14 +1,25 @@
-"""Traces made by hand: a small language for events, and files in every dress that profilers give them."""
+"""Traces made by hand: a small language for events, and what `stoker trace` says of them."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
-from stoker.doctor.traces import analyse, as_json, read_trace
+from tests.unit.cli.typed import answer_of
 
 MAIN, AUTOGRAD, PID = 100, 101, 100
+
+
+def traced(*arguments: object) -> dict[str, Any]:
+    """Return the answer of `stoker trace --json` about some files."""
+    return answer_of("trace", *arguments)
+
+
+def times_of(answer: dict) -> dict[str, float]:
+    """Return all times in microseconds, without those that are zero."""
+    return {name: us for name, us in answer["time_us"].items() if us}
 
 
 class Made:
@@ -58,13 +69,11 @@ class Made:
         path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
         return path
 
-    def analyse(self, tmp_path: Path, **header):
-        return analyse([read_trace(self.write(tmp_path / "trace.json", **header))])
+    def traced(self, folder: Path, **header) -> dict:
+        return traced(self.write(folder / "trace.json", **header))
 
-    def times(self, tmp_path: Path, **header) -> dict[str, float]:
-        """Return the one rank's times in microseconds, without those that are zero."""
-        times = as_json(self.analyse(tmp_path, **header))["time_us"]
-        return {name: us for name, us in times.items() if us}
+    def times(self, folder: Path, **header) -> dict[str, float]:
+        return times_of(self.traced(folder, **header))
 
 
 def rank_of(number: int, world_size: int = 2) -> dict:

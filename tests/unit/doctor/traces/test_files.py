@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from tests.unit.doctor.traces.made import MAIN, Made, rank_of
-
-from stoker.cli import main
-from stoker.doctor.traces import analyse, as_json, read_trace
+from tests.unit.doctor.traces.made import MAIN, Made, rank_of, traced
 
 torch = pytest.importorskip("torch")
 
@@ -43,7 +39,7 @@ def write_folder(folder, *, num_ranks, num_cycles, late=0, is_anew=False, **head
 @pytest.mark.parametrize("num_cycles", [1, 3])
 def test_files_of_one_process_are_cycles_of_a_rank(tmp_path, num_ranks, num_cycles):
     paths = write_folder(tmp_path / "logs", num_ranks=num_ranks, num_cycles=num_cycles)
-    found = as_json(analyse([read_trace(path) for path in paths]))
+    found = traced(*paths)
     assert found["num_ranks"] == num_ranks
     for rank in found["ranks"]:
         assert len(rank["paths"]) == num_cycles
@@ -58,7 +54,7 @@ def test_files_of_one_process_are_cycles_of_a_rank(tmp_path, num_ranks, num_cycl
 def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path, is_anew):
     """A profiler that is made anew for each epoch begins to count steps from 0 again."""
     paths = write_folder(tmp_path / "logs", num_ranks=2, num_cycles=3, late=300, is_anew=is_anew)
-    found = as_json(analyse([read_trace(path) for path in paths]))
+    found = traced(*paths)
     assert (found["num_ranks"], found["straggler"], found["num_matched_collectives"]) == (2, 1, 6)
     assert found["straggler_reason"] == "it waits for data 300 µs a step longer than the others"
     assert found["ranks"][1]["imposed_wait_us"] == 300 * 6
@@ -66,16 +62,15 @@ def test_a_straggler_is_found_in_a_folder_of_cycles(tmp_path, is_anew):
 
 def test_cycles_that_count_anew_are_not_taken_for_each_other_where_their_collectives_differ(tmp_path):
     """Rank 0 has one more at each step of its second cycle, rank 1 at each of its first."""
-    traces = []
+    paths = []
     for number in (0, 1):
         for at in range(2):
             made = cycle(at, pid=100 + number)
             for step in range(4 if at != number else 0):
                 begin = 1000 * step + 50_000 * at
                 made.nccl(begin + 500, begin + 700, "ncclDevKernel_AllReduce(x)")
-            path = made.write(tmp_path / f"host_{100 + number}.{at + 1000}.pt.trace.json")
-            traces.append(read_trace(path))
-    found = as_json(analyse(traces))
+            paths.append(made.write(tmp_path / f"host_{100 + number}.{at + 1000}.pt.trace.json"))
+    found = traced(*paths)
     assert (found["num_ranks"], found["num_matched_collectives"]) == (2, 0)
 
 
@@ -85,14 +80,14 @@ def test_ranks_of_one_process_number_whose_clocks_are_minutes_apart_are_no_cycle
     """Containers number their processes alike; with several cycles only the handler's names tell ranks apart."""
     if num_cycles > 1 and not name.startswith("host"):
         return
-    traces = []
+    paths = []
     for number in range(3):
         for at in range(num_cycles):
             made = cycle(at, pid=1, late=300 * (number == 1), first_step=4 * at)
             for event in made.events:
                 event["ts"] += 60_000_000 * number
-            traces.append(read_trace(made.write(tmp_path / name.format(rank=number, cycle=at))))
-    found = as_json(analyse(traces))
+            paths.append(made.write(tmp_path / name.format(rank=number, cycle=at)))
+    found = traced(*paths)
     assert (found["num_ranks"], found["straggler"]) == (3, 1)
 
 
@@ -108,7 +103,7 @@ def test_ranks_in_one_file_are_told_apart(tmp_path, does_share_devices):
         both.events.append(
             {"ph": "M", "name": "process_name", "pid": 100 + number, "tid": 0, "args": {"name": f"rank {number}"}}
         )
-    found = as_json(both.analyse(tmp_path, **rank_of(0)))
+    found = both.traced(tmp_path, **rank_of(0))
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert [rank["data_wait_share"] for rank in found["ranks"]] == [0.2, 0.5]
     assert found["straggler"] == 1
@@ -134,7 +129,7 @@ def test_ranks_in_one_file_with_graphs_are_told_apart(tmp_path, does_share_devic
             is_work = event["cat"] == "kernel"
             process = {} if is_work and does_share_devices else {"pid": number} if is_work else {"pid": pid, "tid": pid}
             both.events.append({**event, **process})
-    found = as_json(both.analyse(tmp_path))
+    found = both.traced(tmp_path)
     assert [rank["data_wait_share"] for rank in found["ranks"]] == [0.2, 0.5]
     assert [rank["queued_share"] for rank in found["ranks"]] == [0.003, 0.003]
     assert found["straggler"] == 1
@@ -147,7 +142,7 @@ def test_eight_ranks_in_one_file_that_launch_at_the_same_moments_are_told_apart(
         for event in cycle(0, pid=100 + number, late=300 * (number == 6)).events:
             is_work = event["cat"] == "kernel"
             both.events.append({**event, "pid": number if is_work and not does_share_devices else event["pid"]})
-    found = as_json(both.analyse(tmp_path))
+    found = both.traced(tmp_path)
     assert (found["num_ranks"], found["straggler"]) == (8, 6)
 
 
@@ -157,8 +152,7 @@ def test_what_nothing_else_explains_is_named_by_the_range_it_is_in(tmp_path):
     made.host("train.py(80): write_rows", 150, 650, cat="python_function")
     made.host("<built-in method acquire of _thread.lock object at 0x7f>", 160, 640, cat="python_function")
     made.host("save", 700, 850, cat="user_annotation")
-    result = made.analyse(tmp_path)
-    found = as_json(result)
+    found = made.traced(tmp_path)
     assert found["unattributed_share"] == 0.8
     assert found["largest_range"] == {"name": "train.py(80): write_rows", "share": 0.5}
     assert "50 % in train.py(80): write_rows" in found["verdict"]
@@ -176,7 +170,7 @@ def test_copies_from_pageable_memory_have_advice_though_they_are_not_the_largest
         "cudaMemcpyAsync", 500, 510, 560, name="Memcpy HtoD (Pageable -> Device)", cat="gpu_memcpy", length=60
     )
     made.kernel(560, 1000)
-    advice = as_json(made.analyse(tmp_path))["advice"]
+    advice = made.traced(tmp_path)["advice"]
     assert "stoker doctor" in advice[0]
     assert advice[1].startswith("pin the batches (`pin_memory=True`)")
     assert "block the host 6.0 % of the time" in advice[1]
@@ -192,14 +186,13 @@ def recipe(folder: Path, num_steps: int) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 @pytest.mark.parametrize("num_cycles", [1, 3, 5])
-def test_the_recipe_of_the_documentation_is_read_as_what_it_is(tmp_path, capsys, num_cycles):
+def test_the_recipe_of_the_documentation_is_read_as_what_it_is(tmp_path, num_cycles):
     layer = torch.nn.Linear(8, 8)
     code = recipe(tmp_path / "logs", 15 * num_cycles)
     exec(code, {"torch": torch, "train_step": lambda _: layer(torch.ones(4, 8)).sum().backward()})
     files = list((tmp_path / "logs").iterdir())
     assert len(files) == num_cycles
-    assert main(["trace", str(tmp_path / "logs"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = traced(tmp_path / "logs")
     assert (found["status"], found["num_ranks"]) == ("cpu_only", 1)
     assert [step["is_counted"] for step in found["ranks"][0]["steps"]] == num_cycles * [False, *[True] * 6, False]
 
@@ -219,14 +212,13 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_cycles", [1, 3, 5])
-def test_the_recipe_on_two_ranks_is_two_ranks(tmp_path, capsys, num_cycles):
+def test_the_recipe_on_two_ranks_is_two_ranks(tmp_path, num_cycles):
     import subprocess
     import sys
 
     code = RANK.format(code=recipe(tmp_path / "logs", 15 * num_cycles))
     ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path / "meet")]) for rank in (0, 1)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    assert main(["trace", str(tmp_path / "logs"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = traced(tmp_path / "logs")
     assert [(rank["rank"], len(rank["paths"])) for rank in found["ranks"]] == [(0, num_cycles), (1, num_cycles)]
     assert all(len(rank["steps"]) == 8 * num_cycles for rank in found["ranks"])
