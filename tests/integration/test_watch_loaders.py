@@ -13,7 +13,6 @@ import stoker
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from stoker.doctor.watch.traits import late_workers
 from stoker.torch import TorchLoader
 
 
@@ -44,16 +43,6 @@ def slow_in_worker_0(i, worker):
 
 def slow_everywhere(i, worker):
     return 0.02
-
-
-def wait_until(is_so):
-    """Wait for other processes, which have nothing to wait on."""
-    end = time.monotonic() + 60
-    while not is_so():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 def fails_at_9(i, worker):
@@ -95,14 +84,6 @@ def test_one_slow_worker_of_a_dataloader_is_told_from_too_few(wait, name):
     assert [finding.name for finding in report.findings][:1] == [name]
     if name == "slow-worker":
         assert (report.findings[0].period, report.findings[0].place) == (2, 0)
-
-
-@pytest.mark.torch
-def test_which_workers_of_a_dataloader_have_batches_yet_to_make_is_seen():
-    iterator = iter(DataLoader(Numbers(40), batch_size=1, num_workers=2))
-    next(iterator)
-    assert late_workers(iterator)() in range(4)
-    assert late_workers(iter(range(3))) is None
 
 
 @pytest.mark.torch

@@ -1,171 +1,180 @@
 """Ranks beside each other: who lags is named, by its files too; a device's clock; what a long run keeps."""
 
+import itertools
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
-from tests.unit.doctor.watched_loops import Clock, PlannedLoader, watched_run
+from tests.unit.doctor.watched_loops import Clock, PlannedLoader, names_of, watched_run
 
 import stoker
-from stoker.doctor.watch import RankFigures, find_straggler, read_ranks
-from stoker.doctor.watch.device import CudaClock, DeviceSampler
-from stoker.doctor.watch.meter import NUM_LATEST, Meter, StepKind, Tally
-from stoker.doctor.watch.ranks import write_rank
 
 
-def ranks(*means):
-    return [
-        RankFigures(rank=rank, num_steps=100, stall_s=stall, step_s=step) for rank, (stall, step) in enumerate(means)
-    ]
+@pytest.fixture
+def report_of(tmp_path, monkeypatch):
+    """Watch ranks one after the other, each with so long a stall and step; return the report of the last."""
+
+    def watch(*means, world_size=None):
+        for rank, (stall, step) in enumerate(means):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", str(world_size or len(means)))
+            loader = PlannedLoader(Clock(), 50, lambda _, stall=stall: stall)
+            report = watched_run(loader, lambda _, step=step: step, ranks=tmp_path / "ranks")
+            assert [figures.rank for figures in report.ranks] == list(range(rank + 1))
+            assert (report.rank, report.world_size) == (rank, world_size or len(means))
+        return report
+
+    return watch
 
 
-def test_a_rank_whose_data_is_late_is_named_though_all_take_the_same_time():
-    found = find_straggler(ranks((0.001, 0.060), (0.001, 0.060), (0.041, 0.020), (0.001, 0.060)))
+def test_a_rank_whose_data_is_late_is_named_though_all_take_the_same_time(report_of):
+    report = report_of((0.001, 0.060), (0.001, 0.060), (0.041, 0.020), (0.001, 0.060))
+    found = report.findings[0]
     assert (found.name, found.rank) == ("straggler", 2)
     assert "waits 41 ms" in found.sentence
+    assert "rank 2" in str(report)
 
 
-def test_a_rank_that_computes_slowly_is_named_as_such():
-    found = find_straggler(ranks((0.001, 0.060), (0.001, 0.090), (0.001, 0.060)))
-    assert found.rank == 1
+def test_a_rank_that_computes_slowly_is_named_as_such(report_of):
+    found = report_of((0.001, 0.060), (0.001, 0.090), (0.001, 0.060)).findings[0]
+    assert (found.name, found.rank) == ("straggler", 1)
     assert "not the loader" in found.advice
 
 
-def test_even_ranks_have_no_straggler():
-    assert find_straggler(ranks((0.01, 0.06), (0.011, 0.059), (0.01, 0.06))) is None
-    assert find_straggler(ranks((0.01, 0.06))) is None
-    assert find_straggler([]) is None
+@pytest.mark.parametrize("means", [((0.01, 0.06), (0.011, 0.059), (0.01, 0.06)), ((0.01, 0.06),), ((0, 0), (0, 0))])
+def test_even_ranks_have_no_straggler(report_of, means):
+    assert "straggler" not in names_of(report_of(*means))
 
 
-def test_ranks_meet_in_a_folder_without_waiting_for_each_other(tmp_path, monkeypatch):
-    for rank, stall in enumerate((0.001, 0.030, 0.001)):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "3")
-        loader = PlannedLoader(Clock(), 50, lambda i, stall=stall: stall)
-        report = watched_run(loader, lambda i: 0.01, ranks=tmp_path / "ranks")
-        assert len(report.ranks) == rank + 1
-        assert (report.rank, report.world_size) == (rank, 3)
-    assert report.findings[0].name == "straggler"
-    assert report.findings[0].rank == 1
-    assert "rank 1" in str(report)
-    assert [figures.rank for figures in read_ranks(tmp_path / "ranks")] == [0, 1, 2]
-    assert {path.suffix for path in (tmp_path / "ranks").iterdir()} == {".json"}
+def test_ranks_meet_in_a_folder_of_json_files_without_waiting_for_each_other(report_of, tmp_path):
+    report_of((0.001, 0.01), (0.030, 0.01), world_size=3)
+    files = sorted((tmp_path / "ranks").iterdir())
+    assert {path.suffix for path in files} == {".json"}
+    assert [json.loads(path.read_text())["stall_s"] for path in files] == pytest.approx([0.001, 0.03])
 
 
-def test_files_of_a_run_with_another_number_of_ranks_are_not_mixed_in(tmp_path):
-    old, new = ranks((0.1, 0.1), (0.2, 0.1)), ranks((0.3, 0.1))
-    for figures in old:
-        write_rank(tmp_path, figures, world_size=2)
-    write_rank(tmp_path, new[0], world_size=1)
-    assert list(read_ranks(tmp_path, world_size=1)) == new
-    assert list(read_ranks(tmp_path, world_size=2)) == old
+def test_files_of_a_run_with_another_number_of_ranks_are_not_mixed_in(report_of):
+    report_of((0.1, 0.1), (0.2, 0.1))
+    assert [figures.stall_s for figures in report_of((0.3, 0.1)).ranks] == [pytest.approx(0.3)]
 
 
-def test_a_folder_without_ranks_and_a_file_that_is_none_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no rank has written"):
-        read_ranks(tmp_path)
-    (tmp_path / "rank-00000-of-00001.json").write_text(json.dumps({"rank": 0}))
-    with pytest.raises(ValueError, match=r"rank-00000-of-00001\.json"):
-        read_ranks(tmp_path)
+def test_a_file_in_the_folder_that_is_no_ranks_is_named(report_of, tmp_path):
+    report_of((0.1, 0.1), world_size=2)
+    (tmp_path / "ranks" / "rank-00001-of-00002.json").write_text(json.dumps({"rank": 1}))
+    with pytest.raises(ValueError, match=r"rank-00001-of-00002\.json"):
+        report_of((0.1, 0.1), world_size=2)
 
 
-class FakeDevice:
-    """A device that works off what is launched; marks are moments on it."""
+# ---------------------------------------------------------------------- a device
 
-    def __init__(self, clock):
-        self.clock, self.free_s, self.num_marks = clock, 0.0, 0
+
+class Gpu:
+    """A device that works off what is launched; its events are moments on it."""
+
+    def __init__(self):
+        self.clock, self.free_s, self.num_events = Clock(), 0.0, 0
 
     def launch(self, seconds):
         self.free_s = max(self.free_s, self.clock.now_s) + seconds
 
-    def mark(self):
-        self.num_marks += 1
-        return max(self.free_s, self.clock.now_s)
-
-    def is_past(self, mark):
-        return self.clock.now_s >= mark
-
-    def between_s(self, first, second):
-        return second - first
+    def event(self, *, enable_timing):
+        assert enable_timing
+        return Event(self)
 
 
-def device_run(*, stall, launch, work, num=200):
-    clock = Clock()
-    device = FakeDevice(clock)
-    meter = Meter(warmup=4, clock=clock, device=DeviceSampler(device, every=8))
-    meter.begin_epoch()
-    for _ in range(num):
-        meter.ask()
-        clock.pass_s(stall)
-        meter.got()
-        device.launch(work)
-        clock.pass_s(launch)
-    meter.ask()
-    clock.pass_s(1000)
-    return meter.device_times(), device
+class Event:
+    """One of `torch.cuda`, as far as it is used."""
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def record(self, stream):
+        self.gpu.num_events += 1
+        self.at_s = max(self.gpu.free_s, self.gpu.clock.now_s)
+
+    def query(self):
+        return self.gpu.clock.now_s >= self.at_s
+
+    def elapsed_time(self, later):
+        return 1e3 * (later.at_s - self.at_s)
 
 
-def test_a_device_that_is_behind_never_waits_however_long_the_host_does():
-    times, _ = device_run(stall=0.008, launch=0.001, work=0.020)
-    assert times.num > 10
-    assert times.idle_share == 0
+@pytest.fixture
+def gpu(monkeypatch):
+    """Let torch have a device."""
+    torch, gpu = pytest.importorskip("torch"), Gpu()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    return gpu
 
 
-def test_a_device_that_is_done_early_waits_for_the_host():
-    times, device = device_run(stall=0.008, launch=0.001, work=0.002)
-    assert times.idle_s == pytest.approx(0.007)  # the first of the 8 ms belong to the step: it ends behind its launch
-    assert times.busy_s == pytest.approx(0.002, abs=0.0011)
-    assert device.num_marks < 200 / 8 * 3 + 3
+def device_report(gpu, *, stall, launch, work):
+    watched = stoker.watch(PlannedLoader(gpu.clock, 200, lambda _: stall), warmup=4, device="cuda", clock=gpu.clock)
+    for _ in watched:
+        gpu.launch(work)
+        gpu.clock.pass_s(launch)
+    gpu.clock.pass_s(1000)
+    return watched.report()
 
 
-def test_a_device_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="CUDA"):
-        CudaClock("cpu")
-    with pytest.raises(ValueError, match="cuda:77"):
-        CudaClock("cuda:77")
-    with pytest.raises(ValueError, match="nonsense"):
-        stoker.watch([], device="nonsense")
+def test_a_device_that_is_behind_never_waits_however_long_the_host_does(gpu):
+    report = device_report(gpu, stall=0.008, launch=0.001, work=0.020)
+    assert report.device.num > 10
+    assert report.device.idle_share == 0
+    assert report.verdict.limit == "model"
+
+
+def test_a_device_that_is_done_early_waits_for_the_host(gpu):
+    report = device_report(gpu, stall=0.008, launch=0.001, work=0.002)
+    assert report.device.idle_s == pytest.approx(0.007)  # the first of the 8 ms belong to the step behind its launch
+    assert report.device.busy_s == pytest.approx(0.002, abs=0.0011)
+    assert "the device waits" in report.verdict.sentence
+    assert "idle by its own clock" in str(report)
+    assert gpu.num_events < 200 / 8 * 3 + 3
+
+
+@pytest.mark.parametrize(("device", "words"), [("cpu", "CUDA"), ("cuda:77", "cuda:77"), ("nonsense", "nonsense")])
+def test_a_device_that_is_not_there_is_named(device, words):
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=words):
+        stoker.watch([], device=device)
 
 
 # ---------------------------------------------------------------------- long runs
 
 
 def test_sums_are_of_all_steps_and_percentiles_of_the_latest():
-    times = np.random.default_rng(0).lognormal(16, 1.5, 20_000).astype(np.int64)
-    tally = Tally()
-    for block in np.array_split(times, 70):
-        zeros = np.zeros_like(block)
-        tally.add(np.column_stack([np.full_like(block, StepKind.STEADY), zeros, block, zeros, zeros - 1]))
-    spread = tally.spread(0)
-    for share, found in ((0.5, spread.p50_s), (0.95, spread.p95_s), (0.99, spread.p99_s)):
-        assert found == np.quantile(times[-NUM_LATEST:], share, method="inverted_cdf") / 1e9
-    assert tally.num(StepKind.STEADY) == len(times)
-    assert spread.mean_s == pytest.approx(times.mean() / 1e9)
-    assert spread.max_s == times.max() / 1e9
+    stalls = np.random.default_rng(0).lognormal(16, 1.5, 20_000).astype(np.int64)
+    loader = PlannedLoader(Clock(), len(stalls), lambda i: stalls[i] / 1e9)
+    report = watched_run(loader, lambda _: 0.001, warmup=0)
+    assert report.num_steady == len(stalls) - 1  # the first is the epoch's
+    for share, found in ((0.5, report.stall.p50_s), (0.95, report.stall.p95_s), (0.99, report.stall.p99_s)):
+        assert found == np.quantile(stalls[-4096:], share, method="inverted_cdf") / 1e9
+    assert report.stall.mean_s == pytest.approx(stalls[1:].mean() / 1e9)
+    assert report.stall.max_s == stalls[1:].max() / 1e9
 
 
-@pytest.mark.parametrize("num", [1, 127, 128, 129, 5000])
-def test_a_timeline_keeps_every_step_in_few_parts(num):
-    tally = Tally()
-    zeros = np.zeros(num, np.int64)
-    rows = np.column_stack([zeros + StepKind.STEADY, zeros, np.arange(num), zeros + 2, zeros - 1])
-    for block in np.array_split(rows, max(1, num // 50)):
-        tally.add(block)
-    parts = tally.parts
-    assert len(parts) <= 128
-    assert parts.sum(axis=0).tolist() == [num, num * (num - 1) // 2, 2 * num]
-    assert len(set(parts[:-1, 0].tolist())) <= 1
+@pytest.mark.parametrize("num", [1, 2, 128, 129, 130, 5000])
+def test_a_run_is_shown_in_few_parts_whatever_its_length(num):
+    loader = PlannedLoader(Clock(), num, lambda i: 0.003 if i >= num // 2 else 0.001)
+    parts = watched_run(loader, lambda _: 0.001, warmup=0).parts
+    assert len(parts) == min(num - 1, 32)
+    assert list(parts) == sorted(parts)
+    if num >= 128:
+        assert (parts[0], parts[-1]) == (pytest.approx(0.5), pytest.approx(0.75))
 
 
-def test_a_million_steps_take_no_more_memory_than_ten_thousand():
-    meter = Meter(warmup=0)
-    meter.begin_epoch()
-    held = []
-    for num in (20_000, 200_000):
-        for _ in range(num):
-            meter.ask()
-            meter.got()
-        seen = meter.look()
-        held.append(seen.latest.nbytes + seen.parts.nbytes + len(meter._collected))
-    assert len(seen.latest) == NUM_LATEST
-    assert held[1] <= held[0] + 128 * 3 * 8
+def test_fifty_thousand_steps_take_no_more_memory_than_ten_thousand():
+    batches, held = iter(stoker.watch(itertools.repeat(None), warmup=0)), []
+    tracemalloc.start()
+    try:
+        for num in (10_000, 40_000):
+            for _ in range(num):
+                next(batches)
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 500_000
