@@ -4,9 +4,7 @@ import re
 import shlex
 
 import pytest
-
-from stoker.cli import main
-from stoker.cli.commands import make_parser
+from tests.unit.cli.typed import typed
 
 COMMANDS = [
     *("demo", "doctor", "inspect", "vocabulary", "warm", "ready", "top", "explain", "trace"),
@@ -15,19 +13,24 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_example_can_be_typed_as_it_is(command, capsys):
-    assert main([*command.split(), "--help"]) == 0
-    text = capsys.readouterr().out.split("examples:")[1]
-    examples = re.sub(r"\\\n *", "", text).strip().splitlines()
+def test_every_example_can_be_typed_as_it_is(command):
+    """With an option behind it that no command has, each is refused for that one alone, by its own command."""
+    code, text, _ = typed(*command.split(), "--help")
+    assert code == 0
+    examples = re.sub(r"\\\n *", "", text.split("examples:")[1]).strip().splitlines()
     assert examples
     for example in examples:
         name, *arguments = shlex.split(example.partition("|")[0])
         assert name == "stoker"
-        assert make_parser().parse_args(arguments).command == command
+        code, out, err = typed(*arguments, "--no-such-thing")
+        assert (code, out) == (2, "")
+        assert "there is no option --no-such-thing" in err
+        assert f"`stoker {command} --help`" in err
 
 
-def test_the_list_of_commands_is_that_of_the_help(capsys):
-    assert main(["--help"]) == 0
-    listed = re.findall(r"^ {4}(\w+)(?: {2,}\S.*)?$", capsys.readouterr().out, re.MULTILINE)
+def test_the_list_of_commands_is_that_of_the_help():
+    code, text, _ = typed("--help")
+    assert code == 0
+    listed = re.findall(r"^ {4}(\w+)(?: {2,}\S.*)?$", text, re.MULTILINE)
     assert listed == list(dict.fromkeys(listed))
     assert set(listed) == {command.split()[0] for command in COMMANDS}

@@ -3,84 +3,56 @@
 from __future__ import annotations
 
 import signal
-import time
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
+import sys
 
 import pytest
-
-from stoker.cli.interrupts import ending_in_order
+from tests.unit.cli.typed import typed
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-PATIENCE_S = 60
+# What sends a signal in the midst of a command: code of the user's, which is run when it is imported.
+RAISES = "import signal, time\n\ndef send():\n    signal.raise_signal(signal.{which})\n\n"
+WHERE = {
+    "anywhere": "send()\n",
+    "in a finalizer": "class Dropped:\n    def __del__(self):\n        send()\n\nDropped()\n",
+    "in a callback of weakref": "import weakref\n\nclass Held:\n    pass\n\nheld = [Held()]\n"
+    "weakref.finalize(held[0], send)\nheld.clear()\n",
+    "while pyarrow imports pandas": "try:\n    exec('send()', {{'__name__': 'pandas', 'send': send}})\n"
+    "except BaseException:\n    pass\n",
+}
 
 
 @pytest.fixture(autouse=True)
-def as_in_a_new_process():
-    """Answer signals as Python does: whoever started the tests may have had some ignored."""
+def as_in_a_new_process(monkeypatch, tmp_path):
+    """Answer signals as Python does, whatever who started the tests had ignored, and forget what is imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     default = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {which: signal.signal(which, handler) for which, handler in default.items()}
     yield
     for which, handler in before.items():
         signal.signal(which, handler)
+    sys.modules.pop("sends_a_signal", None)
 
 
-class Dropped:
-    """Sends a signal while it is finalized."""
-
-    def __init__(self, which: signal.Signals) -> None:
-        self.which = which
-
-    def __del__(self) -> None:
-        signal.raise_signal(self.which)
-
-
-class Watched:
-    """Something that may have a finalizer."""
+def inspected(tmp_path, which, where, then):
+    """Inspect a data set of a module that sends a signal."""
+    code = (RAISES + WHERE[where]).format(which=which.name) + then
+    (tmp_path / "sends_a_signal.py").write_text(code)
+    before = [signal.getsignal(one) for one in (*SIGNALS, signal.SIGALRM)]
+    found = typed("inspect", "sends_a_signal.py:dataset")
+    assert [signal.getsignal(one) for one in (*SIGNALS, signal.SIGALRM)] == before
+    return found
 
 
-def ended(act: Callable[[], object]) -> None:
-    """Do something that sends a signal, and wait for what it raises."""
-    with ending_in_order():
-        act()
-        time.sleep(PATIENCE_S)
-
-
+@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("which", SIGNALS)
-def test_a_signal_ends_the_block(which):
-    with pytest.raises(KeyboardInterrupt):
-        ended(lambda: signal.raise_signal(which))
+def test_a_signal_ends_a_command_in_order_wherever_it_comes(tmp_path, which, where):
+    """Where an exception would be lost, it is raised behind that, in what would take a minute."""
+    assert inspected(tmp_path, which, where, "time.sleep(60)\n") == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("which", SIGNALS)
-def test_a_signal_that_comes_while_an_object_is_finalized_is_raised_behind_it(which):
-    with pytest.raises(KeyboardInterrupt):
-        ended(lambda: Dropped(which))
-    held = [Watched()]
-    weakref.finalize(held[0], signal.raise_signal, which)
-    with pytest.raises(KeyboardInterrupt):
-        ended(held.clear)
-
-
-@pytest.mark.parametrize("which", SIGNALS)
-def test_a_signal_that_comes_while_pyarrow_imports_pandas_is_raised_behind_it(which):
-    def import_as_pyarrow_does():
-        with suppress(BaseException):
-            exec("raise_signal(which)", {"__name__": "pandas", "raise_signal": signal.raise_signal, "which": which})
-
-    with pytest.raises(KeyboardInterrupt):
-        ended(import_as_pyarrow_does)
-
-
-def test_signals_are_answered_as_before_behind_the_block():
-    before = {which: signal.getsignal(which) for which in [*SIGNALS, signal.SIGALRM]}
-    with ending_in_order():
-        pass
-    assert {which: signal.getsignal(which) for which in before} == before
-
-
-def test_a_signal_that_is_ignored_stays_ignored():
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with ending_in_order():
-        signal.raise_signal(signal.SIGTERM)
+    code, _, err = inspected(tmp_path, signal.SIGTERM, "anywhere", "dataset = 3\n")
+    assert code == 2
+    assert "nothing with the name 'dataset'" in err
