@@ -127,18 +127,14 @@ def is_memory(folder: Path) -> bool:
 
 
 @contextmanager
-def watching_gpus(nvml: Any = None) -> Iterator[dict[str, Any]]:
+def watching_gpus() -> Iterator[dict[str, Any]]:
     """Ask the driver every tenth of a second inside the block, from a thread of its own.
-
-    Args:
-        nvml: The module pynvml; None finds it.
 
     Yields:
         A dict that is filled when the block is over. "gpus": the figures of `_look` for each GPU, averaged, without
         those that the driver does not give. "gpu_note": why there are none, or what the figures mean.
     """
-    if nvml is None and importlib.util.find_spec("pynvml") is not None:
-        nvml = importlib.import_module("pynvml")
+    nvml: Any = None if importlib.util.find_spec("pynvml") is None else importlib.import_module("pynvml")
     handles = list[Any]()
     found: dict[str, Any] = {"gpu_note": NO_LIBRARY if nvml is None and _DRIVER.exists() else NO_GPU}
     with suppress(Exception):  # no library, no driver, no device, no rights: the library has a class for each

@@ -1,9 +1,25 @@
 """Numbers are written as people read them."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.paint import make_console, progress
-from stoker.words import age_text, bytes_text, count_text, duration_text, plain_number
+from stoker.words import (
+    age_text,
+    bytes_text,
+    cost_text,
+    count_text,
+    duration_text,
+    factor_text,
+    plain_number,
+    range_text,
+    rate_text,
+    share_text,
+    time_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +59,44 @@ def test_a_line_that_tells_how_far_it_is_may_hold_square_brackets(capsys):
     with progress(make_console(), line_s=0) as tell:
         tell(0, None, "reading column [/b] of [x]")
     assert capsys.readouterr().out == "reading column [/b] of [x]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (rate_text(218_453), "218,000"),
+        (rate_text(999_900), "1 M"),
+        (rate_text(1_254_000), "1.25 M"),
+        (rate_text(91.24), "91.2"),
+        (rate_text(2.5e13), "25,000 G"),
+        (rate_text(float("inf")), "no limit"),
+        (range_text(190_200, 218_453), "190,000 to 218,000"),
+        (range_text(218_100, 218_200), "218,000"),
+        (time_text(4.55e-3), "4.55 ms"),
+        (time_text(130), "2 min 10 s"),
+        (time_text(1e-6), "1 µs"),
+        (time_text(2.08e-17), "under 1 ns"),
+        (time_text(0.0), "0 s"),
+        (share_text(0.756), "76 %"),
+        (share_text(0.0861), "8.6 %"),
+        (share_text(0.995), "99.5 %"),
+        (share_text(1e-6), "under 0.1 %"),
+        (factor_text(2.71), "2.7"),
+        (cost_text(4.1e-5), "under 0.01"),
+        (cost_text(1_234.5), "1,234.50"),
+        (cost_text(0.0), "0.00"),
+    ],
+)
+def test_figures_have_three_digits_and_a_unit(text, expected):
+    assert text == expected
+
+
+@given(st.floats(0, 1e13))
+def test_no_figure_has_an_exponent(value):
+    for text in (
+        rate_text(1e-3 + value),
+        time_text(value),
+        share_text(min(1.0, value)),
+        cost_text(value),
+    ):
+        assert not re.search(r"\de[+-]", text), text

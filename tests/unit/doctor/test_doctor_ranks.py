@@ -5,9 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from stoker.cli import main
-from stoker.doctor.verdict import compare_ranks
+from tests.unit.cli.typed import answer_of, typed
 
 
 def result(rate_s, limit, **slow):
@@ -16,41 +14,53 @@ def result(rate_s, limit, **slow):
     return {"today": "source", "paths": [{"key": "source", "rate_s": rate_s, "limit": limit}], "stages": stages}
 
 
+def files_of(folder, *ranks):
+    """Write what ranks say to a file each."""
+    paths = [folder / f"rank{i}.json" for i in range(len(ranks))]
+    for path, rank in zip(paths, ranks, strict=True):
+        path.write_text(json.dumps(rank))
+    return paths
+
+
 @given(
     stage=st.sampled_from(["fetch", "decode", "transform"]),
     world_size=st.integers(2, 9),
     rank=st.integers(0, 8),
     speeds=st.lists(st.floats(0.97, 1.03), min_size=9, max_size=9),
 )
-def test_the_slow_rank_and_its_stage_are_named(stage, world_size, rank, speeds):
+def test_the_slow_rank_and_its_stage_are_named(tmp_path_factory, stage, world_size, rank, speeds):
     rank %= world_size
     ranks = [result(1e6 * speed, "step") for speed in speeds[:world_size]]
     ranks[rank] = result(2e5, stage, **{stage: 2.1e5})
-    found = compare_ranks(ranks)
+    found = answer_of("doctor", "--ranks", *files_of(tmp_path_factory.mktemp("ranks"), *ranks))
     assert (found["rank"], found["stage"]) == (rank, stage)
     assert found["lost_share"] == pytest.approx(1 - found["rates"][rank] / 1_000_000, abs=0.03)
 
 
-def test_ranks_that_differ_by_chance_are_not_accused():
-    found = compare_ranks([result(1e6, "step"), result(0.97e6, "step"), result(1e6, "step")])
+def test_ranks_that_differ_by_chance_are_not_accused(tmp_path):
+    files = files_of(tmp_path, result(1e6, "step"), result(0.97e6, "step"), result(1e6, "step"))
+    found = answer_of("doctor", "--ranks", *files)
     assert found["rank"] is None
     assert "No rank" in found["sentence"]
 
 
-def test_one_rank_alone_cannot_be_compared():
-    with pytest.raises(ValueError, match="two results"):
-        compare_ranks([result(1e6, "step")])
-
-
-def test_the_command_names_the_slow_rank(tmp_path, capsys):
+def test_the_slow_rank_is_said_in_a_sentence(tmp_path):
     quick, slow = result(1e6, "step"), result(2e5, "fetch", fetch=2e5)
-    for i, rank in enumerate((quick, slow, quick)):
-        (tmp_path / f"rank{i}.json").write_text(json.dumps(rank))
-    files = [str(tmp_path / f"rank{i}.json") for i in range(3)]
-    assert main(["doctor", "--ranks", *files]) == 0
-    out = capsys.readouterr().out
+    code, out, _ = typed("doctor", "--ranks", *files_of(tmp_path, quick, slow, quick))
+    assert code == 0
     assert "Rank 1 holds the others up" in out
     assert "fetch" in out
-    (tmp_path / "rank0.json").write_text("{}")
-    assert main(["doctor", "--ranks", *files]) == 2
-    assert "stoker doctor --json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([result(1e6, "step")], "two results"),
+        ([{}, result(1e6, "step")], "not a result of `stoker doctor --json`"),
+        ([result(1e6, "step"), "no object"], "not a result of `stoker doctor --json`"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, ranks, words):
+    code, out, err = typed("doctor", "--ranks", *files_of(tmp_path, *ranks))
+    assert (code, out) == (2, "")
+    assert words in err
