@@ -1,4 +1,4 @@
-"""Each way delivers the same rows, whatever their number; what it delivers is what pyarrow reads."""
+"""Each way delivers the rows that pyarrow reads, whatever their number; and how long an accelerator waits for them."""
 
 import threading
 from contextlib import closing
@@ -11,6 +11,7 @@ import pytest
 from tests.strategies import arrays_in
 
 from stoker import Ragged, SourceError
+from stoker.demo.accelerator import SimulatedAccelerator, waited_s
 from stoker.demo.data import make_data, ranking_dataset
 from stoker.demo.ranking import COUNTRIES
 from stoker.demo.run import digest_of
@@ -24,7 +25,6 @@ from stoker.demo.ways import (
     stoker_loader,
     take,
 )
-from stoker.storage.find_storage import storage_for
 from stoker.testing import FlakyStorage
 
 NUM_ROWS = 13_000  # neither files nor row groups are a multiple of a batch
@@ -42,7 +42,7 @@ def table(data):
 
 @pytest.fixture
 def dataset(data):
-    return ranking_dataset(data.paths, storage=storage_for(str(data.folder)))
+    return ranking_dataset(data.paths)
 
 
 @pytest.fixture(params=["plain", "threads", "arrow", "ram", "stoker"])
@@ -110,20 +110,11 @@ def test_an_epoch_can_be_left_early_and_leaves_no_thread(way):
 
 @pytest.mark.parametrize("make", [PlainReads, lambda s, num_threads: None], ids=["plain", "arrow"])
 def test_a_failed_read_reaches_the_loop(make, dataset, tmp_path):
-    flaky = FlakyStorage(dataset.storage, every=20)
+    flaky = FlakyStorage(dataset.find_storage(), every=20)
     broken = ranking_dataset(dataset.sources, storage=flaky)
     way = make(broken, num_threads=2) or ArrowCache(broken, folder=tmp_path / "arrow", num_threads=2)
     with closing(way.epoch(0)) as batches, pytest.raises((OSError, SourceError)):
         list(batches)
-
-
-def test_an_arrow_epoch_reads_nothing_once_the_files_are_there(dataset, tmp_path):
-    way = ArrowCache(dataset, folder=tmp_path / "arrow", num_threads=2)
-    _batches(way.epoch, 0)
-    counted = FlakyStorage(dataset.storage, every=None)
-    again = ArrowCache(ranking_dataset(dataset.sources, storage=counted), folder=tmp_path / "arrow", num_threads=2)
-    _batches(again.epoch, 1)
-    assert counted.num_reads == len(dataset.sources)  # the footers alone
 
 
 def test_what_does_not_fit_into_memory_is_left_out(dataset):
@@ -145,13 +136,6 @@ def test_arrays_hold_what_the_table_holds(table):
     assert arrays["clicked_items"].tolist() == part["clicked_items"].to_pylist()
 
 
-def test_taken_rows_are_the_rows_asked_for(table):
-    rows = np.array([5, 5, 99, 0, 42])
-    taken = take(arrays_of(table.slice(0, 100)), rows)
-    expected = arrays_of(table.slice(0, 100).take(pa.array(rows)))
-    assert digest_of(taken) == digest_of(expected)
-
-
 def test_a_digest_sees_every_byte_name_and_shape(table):
     arrays = arrays_of(table.slice(0, 50))
     again = take(arrays, np.arange(50))
@@ -160,3 +144,42 @@ def test_a_digest_sees_every_byte_name_and_shape(table):
     assert digest_of(again) != digest_of(arrays)
     assert digest_of({"a": arrays["label"]}) != digest_of({"b": arrays["label"]})
     assert digest_of({"a": arrays["dense"]}) != digest_of({"a": arrays["dense"].reshape(40, 50)})
+
+
+# ---------------------------------------------------------------------- the accelerator
+
+
+class Clock:
+    """Seconds that pass only when somebody waits, each time so much longer than asked for."""
+
+    def __init__(self, late_s):
+        self.now, self.late_s = 0.0, late_s
+
+    def wait(self, seconds):
+        self.now += seconds + self.late_s
+
+
+@pytest.mark.parametrize(
+    ("fetches", "late_s", "steps"),
+    [
+        ([0, 0, 0], 0.0, [(0, 1), (1, 2), (2, 3)]),  # without a gap when the loop is fast
+        ([0, 0], 0.25, [(0, 1), (1, 2)]),  # a wait that returns late does not delay a step that was queued
+        ([0, 5], 0.0, [(0, 1), (5, 6)]),  # a step begins when its batch comes
+        ([0.75, 0.75, 0.75], 0.0, [(0.75, 1.75), (1.75, 2.75), (2.75, 3.75)]),  # the loop may fetch while one runs
+    ],
+)
+def test_a_step_begins_when_its_batch_is_there_and_the_step_before_is_over(fetches, late_s, steps):
+    clock = Clock(late_s)
+    accelerator = SimulatedAccelerator(1.0, clock=lambda: clock.now, wait=clock.wait)
+    for seconds in fetches:
+        clock.now += seconds
+        accelerator.step({})
+    assert accelerator.finish() == steps
+    assert accelerator.finish() == []
+
+
+def test_only_fetching_while_no_step_runs_is_waiting():
+    steps = [(2, 5), (7, 8)]
+    assert waited_s([(0, 2), (2, 4)], steps, start=0) == 2
+    assert waited_s([(0, 2), (2, 6)], steps, start=0) == 3
+    assert waited_s([(0, 1), (6, 7)], steps, start=0) == 2
