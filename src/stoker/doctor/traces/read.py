@@ -26,7 +26,6 @@ def read_trace(
     *,
     names: EventNames = NAMES,
     on_bytes: Callable[[int, int], None] | None = None,
-    block_bytes: int = _BLOCK_BYTES,
 ) -> ProfilerTrace:
     """Read a Chrome trace, as far as it goes.
 
@@ -37,7 +36,6 @@ def read_trace(
         path: The file.
         names: What names mean; see `EventNames.extended`.
         on_bytes: Told how many bytes of the file were read, of how many.
-        block_bytes: Bytes that are read at once.
 
     Raises:
         StokerError: It is not a Chrome trace.
@@ -47,7 +45,7 @@ def read_trace(
     scanner, is_damaged = collector.scanner, False
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
-        for block in _blocks(path, file, block_bytes):
+        for block in _blocks(path, file):
             if block is None:
                 is_damaged = True
                 break
@@ -74,13 +72,13 @@ def read_trace(
     return collector.finish(path=str(path), header=header, is_cut=is_cut, notes=notes)
 
 
-def _blocks(path: Path, file: BufferedReader, size: int) -> Iterator[bytes | None]:
+def _blocks(path: Path, file: BufferedReader) -> Iterator[bytes | None]:
     """Yield the file's bytes, unpacked where it is gzip, and None where packed bytes are damaged or cut off."""
     has_any, is_gzip = False, file.peek(2).startswith(_GZIP)
     source = gzip.GzipFile(fileobj=file) if is_gzip else file
     while True:
         try:
-            block = source.read1(size)
+            block = source.read1(_BLOCK_BYTES)
         except (EOFError, OSError, zlib.error) as error:
             if not is_gzip:
                 raise

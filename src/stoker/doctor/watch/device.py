@@ -42,12 +42,19 @@ class DeviceSampler:
     A device that is behind comes to the first two marks at once: no idle time, however long the host waited.
 
     Args:
-        clock: Of the device.
+        device: "cuda", "cuda:1", ...
         every: Steps from one sample to the next.
+
+    Raises:
+        ValueError: torch sees no such device.
+        ImportError: There is no torch.
+
+    Source:
+        torch.cuda.Event: `record` returns at once, `query` does not wait, `elapsed_time` is in milliseconds.
     """
 
-    def __init__(self, clock: CudaClock, *, every: int) -> None:
-        self._clock = clock
+    def __init__(self, device: str, *, every: int) -> None:
+        self._device, self._cuda = _cuda_device(device)
         self._every = every
         self._count = 0
         self._open: list[Any] = []
@@ -58,17 +65,17 @@ class DeviceSampler:
     def ask(self) -> None:
         """Note that the loop wants a batch: what it has launched so far is the step."""
         if len(self._open) == 2:
-            self._pending.append([*self._open, self._clock.mark()])
+            self._pending.append([*self._open, self._mark()])
             self._open = []
             self._read()
         self._count += 1
         if self._count % self._every == 0 and len(self._pending) < _MAX_PENDING:
-            self._open = [self._clock.mark()]
+            self._open = [self._mark()]
 
     def got(self) -> None:
         """Note that the batch is there: what is launched from now on is the next step."""
         if len(self._open) == 1:
-            self._open.append(self._clock.mark())
+            self._open.append(self._mark())
 
     def drop(self) -> None:
         """Forget the sample under way: it is no ordinary step."""
@@ -80,52 +87,35 @@ class DeviceSampler:
         num = max(1, self._num)
         return DeviceTimes(num=self._num, idle_s=self._idle_s / num, busy_s=self._busy_s / num)
 
-    def _read(self) -> None:
-        while self._pending and self._clock.is_past(self._pending[0][2]):
-            ended, begun, done = self._pending.popleft()
-            self._idle_s += max(0.0, self._clock.between_s(ended, begun))
-            self._busy_s += max(0.0, self._clock.between_s(begun, done))
-            self._num += 1
-
-
-class CudaClock:
-    """Marks moments on a device's queue of work: CUDA events on the current stream.
-
-    Raises:
-        ValueError: torch sees no such device.
-
-    Source:
-        torch.cuda.Event: `record` returns at once, `query` does not wait, `elapsed_time` is in milliseconds.
-    """
-
-    def __init__(self, device: str) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise ImportError("device= needs torch: pip install 'stoker[torch]'") from error
-        try:
-            self._device = torch.device(device)
-        except RuntimeError as error:
-            raise ValueError(f"device {device!r} is none that torch knows: 'cuda', 'cuda:1', ...") from error
-        if self._device.type != "cuda":
-            raise ValueError(f"device must be a CUDA one, not {device!r}; for others pass synchronize=")
-        if not torch.cuda.is_available() or (self._device.index or 0) >= torch.cuda.device_count():
-            raise ValueError(f"there is no device {device} here; torch sees {torch.cuda.device_count()} GPUs")
-        self._cuda: Any = torch.cuda
-
-    def mark(self) -> Any:
-        """Put a mark behind the work launched so far."""
+    def _mark(self) -> Any:
+        """Put a mark behind the work launched so far: an event on the current stream."""
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(self._device))
         return event
 
-    def is_past(self, mark: Any) -> bool:
-        """Say, without waiting, whether the device has come to a mark."""
-        return bool(mark.query())
+    def _read(self) -> None:
+        while self._pending and self._pending[0][2].query():
+            ended, begun, done = self._pending.popleft()
+            self._idle_s += max(0.0, ended.elapsed_time(begun) / 1e3)
+            self._busy_s += max(0.0, begun.elapsed_time(done) / 1e3)
+            self._num += 1
 
-    def between_s(self, first: Any, second: Any) -> float:
-        """Return the seconds between two marks that are past."""
-        return float(first.elapsed_time(second)) / 1e3
+
+def _cuda_device(name: str) -> tuple[Any, Any]:
+    """Return a device and `torch.cuda`."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("device= needs torch: pip install 'stoker[torch]'") from error
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r} is none that torch knows: 'cuda', 'cuda:1', ...") from error
+    if device.type != "cuda":
+        raise ValueError(f"device must be a CUDA one, not {name!r}; for others pass synchronize=")
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there is no device {name} here; torch sees {torch.cuda.device_count()} GPUs")
+    return device, torch.cuda
 
 
 def may_be_async() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from stoker.doctor.watch.device import CudaClock, DeviceSampler, may_be_async
+from stoker.doctor.watch.device import DeviceSampler, may_be_async
 from stoker.doctor.watch.meter import Meter, StepKind
 from stoker.doctor.watch.ranks import RankFigures, rank_here, read_ranks, write_rank
 from stoker.doctor.watch.replay import Replayer
@@ -112,7 +112,7 @@ class Session:
             raise ValueError("synchronize= and device= measure the same in two ways: give one of them")
         if ranks is not None and not isinstance(ranks, str | Path):
             raise TypeError(f"ranks must be a folder that all ranks share, not {ranks!r}")
-        sampler = None if device is None else DeviceSampler(CudaClock(device), every=_DEVICE_EVERY)
+        sampler = None if device is None else DeviceSampler(device, every=_DEVICE_EVERY)
         self.options = options
         self.traits = LoaderTraits()
         self.meter = Meter(warmup=options["warmup"], clock=options["clock"], synchronize=synchronize, device=sampler)
