@@ -5,7 +5,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from tests.unit.cli.typed import typed
+from tests.unit.doctor.pages import Page
 
 from stoker.demo.run import run_demo
 from stoker.demo.story import demo_html, print_demo
@@ -126,35 +126,14 @@ def test_a_failed_check_and_a_missed_goal_are_said(run):
     assert "one is missing" in demo_html(failed)
 
 
-class Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.open, self.seen, self.attributes = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.handle_startendtag(tag, attrs)
-        if tag not in {"meta", "br"}:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.seen.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(run, folder):
-    page = (folder / "demo.html").read_text()
-    tags = Tags()
-    tags.feed(page)
-    assert page.startswith("<!doctype html>")
-    assert tags.open == []
-    assert not {"script", "link", "img", "iframe"} & set(tags.seen)
-    assert not {"src", "href"} & {name for name, _ in tags.attributes}
-    assert "url(" not in page
-    assert "@import" not in page
-    assert "prefers-color-scheme: dark" in page
+    page = Page((folder / "demo.html").read_text())
+    assert page.html.startswith("<!doctype html>")
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert not {"src", "href"} & {name for _, name, _ in page.attributes}
+    assert "url(" not in page.style
+    assert "@import" not in page.style
+    assert "prefers-color-scheme: dark" in page.style
 
 
 def test_the_page_holds_the_figures_and_escapes_what_it_is_given(run):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker.doctor.traces.names import NAMES, EventNames
+from stoker.doctor.traces.names import EventNames
 from stoker.fields.offsets import Int64
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d+)", re.IGNORECASE)
@@ -56,13 +56,7 @@ class Events:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerTrack:
-    """A thread of a process, or a stream of a device.
-
-    Attributes:
-        pid: Process or device: a number, or a text where the file has one.
-        tid: Thread or stream.
-        process: What the file calls the process, "" where it does not.
-    """
+    """A thread of a process, or a stream of a device; `process` is what the file calls that, "" where it does not."""
 
     pid: int | str
     tid: int | str
@@ -81,12 +75,9 @@ class ProfilerTrace:
     """One file, or what one process of several did in it.
 
     Attributes:
-        path: Where it was read.
         host: What threads of the host did, as far as it matters here.
-        device: What devices did.
         texts: Names of events, and what else is text.
         tracks: Where they happened.
-        names: What names mean.
         device_word: What its devices are: "GPU", "NPU", ...
         process: What the file calls the process, where it has several that train.
         header: What the file says about itself, beside the events.
@@ -102,15 +93,15 @@ class ProfilerTrace:
     device: Events
     texts: tuple[str, ...]
     tracks: tuple[ProfilerTrack, ...]
-    names: EventNames = NAMES
-    device_word: str = "GPU"
+    names: EventNames
+    device_word: str
     process: str = ""
-    header: dict[str, object] = field(default_factory=dict)
-    num_events: int = 0
-    num_damaged: int = 0
-    num_without_length: int = 0
-    is_cut: bool = False
-    notes: tuple[str, ...] = ()
+    header: dict[str, object]
+    num_events: int
+    num_damaged: int
+    num_without_length: int
+    is_cut: bool
+    notes: tuple[str, ...]
 
     def without_events(self) -> ProfilerTrace:
         """Return all but the events, which are what takes memory."""

@@ -33,7 +33,6 @@ class TraceResult:
     """The answer about all files.
 
     Attributes:
-        ranks: By rank.
         num_matched: Collectives that two ranks or more have in common.
         straggler: The rank that makes the others wait; None where it is nobody, or no one in particular.
     """

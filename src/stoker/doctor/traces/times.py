@@ -84,13 +84,9 @@ class StepTimes:
     """One profiled step, in nanoseconds.
 
     Attributes:
-        number: Its number.
-        start: When it began.
-        length: What it took.
         is_counted: Whether it is looked at: the first and the last of a cycle carry the profiler's start and stop.
         wants_data: Of it, when the main thread waited for data or collated, the device idle or not.
-        least: The least it could take if no batch were ever waited for.
-        most: As much as it would take then.
+        least: The least it could take if no batch were ever waited for; `most`: as much as it would take then.
         times: Where the devices' time went.
     """
 
@@ -106,27 +102,22 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankTimes:
-    """One rank, or one cycle of its profiler's schedule.
+    """One rank, or one cycle of its profiler's schedule, in nanoseconds of its window.
+
+    The window is all steps that count; without steps, it is from the first work of a device to the last event.
 
     Attributes:
         traces: What was read, without its events; one a cycle.
-        rank: Its number: from the file, else from its name, else its place.
         process: What tells it from other ranks: a number that its file says, its process, and its host.
-        span: From its first to its last event, in nanoseconds of the time of day.
-        has_events: Whether there were any.
+        span: From its first to its last event, by the time of day.
         has_names: Whether the host's operators, ranges or functions are there, and not just its calls of a runtime.
-        devices: What each of its devices did, in the window.
-        num_queued: Gaps in the window in which a device's next work was launched already.
-        collectives: How long each of its collectives took, in the window.
-        collective_waits: Nanoseconds that it waited for the last rank in those that ranks have in common, and that the
+        num_queued: Gaps in which a device's next work was launched already.
+        collective_waits: What it waited for the last rank in those collectives that ranks have in common, and what the
             others waited for it, added over them; empty before ranks are compared, and without a device.
-        wall: Nanoseconds looked at, the window: all steps that count; without steps, from the first work of a device to
-            the last event.
-        wants_data: Nanoseconds of it in which the main thread waited for data or collated.
+        wants_data: When the main thread waited for data or collated.
         ranges: Names of ranges and Python functions on the main thread -> unattributed time in them, and any (`wall`).
-        all_steps: Its profiled steps.
-        copies: Copies from pageable memory to a device, their bytes as far as the files have them, and nanoseconds of
-            the calls that made them.
+        copies: Copies from pageable memory to a device, their bytes as far as the files have them, and the time of the
+            calls that made them.
     """
 
     traces: tuple[ProfilerTrace, ...]

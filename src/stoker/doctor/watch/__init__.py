@@ -8,20 +8,8 @@
 Callbacks for frameworks that own the loop: `stoker.doctor.watch.callbacks`.
 """
 
-from stoker.doctor.watch.findings import Finding
-from stoker.doctor.watch.ranks import RankFigures, find_straggler, read_ranks
+from stoker.doctor.watch.ranks import read_ranks
 from stoker.doctor.watch.report import WatchReport
-from stoker.doctor.watch.verdict import Replay, WatchVerdict
 from stoker.doctor.watch.watched import Watched, watch
 
-__all__ = [
-    "Finding",
-    "RankFigures",
-    "Replay",
-    "WatchReport",
-    "WatchVerdict",
-    "Watched",
-    "find_straggler",
-    "read_ranks",
-    "watch",
-]
+__all__ = ["WatchReport", "Watched", "read_ranks", "watch"]

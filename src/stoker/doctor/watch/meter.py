@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -152,9 +151,9 @@ class Meter:
         self,
         *,
         warmup: int,
-        clock: Callable[[], int] = time.perf_counter_ns,
-        synchronize: Callable[[], object] | None = None,
-        device: DeviceSampler | None = None,
+        clock: Callable[[], int],
+        synchronize: Callable[[], object] | None,
+        device: DeviceSampler | None,
     ) -> None:
         self.now = clock
         self._synchronize = synchronize

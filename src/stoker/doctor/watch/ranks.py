@@ -76,14 +76,13 @@ def rank_here() -> tuple[int, int]:
     return shard.rank, shard.world_size
 
 
-def write_rank(folder: Path, mine: RankFigures, *, world_size: int) -> Path:
+def write_rank(folder: Path, mine: RankFigures, *, world_size: int) -> None:
     """Write one rank's figures into a folder that all ranks share, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{mine.rank:05d}-of-{world_size:05d}.json"
     aside = path.with_suffix(f".{os.getpid()}.part")
     aside.write_text(json.dumps(asdict(mine)))
     aside.replace(path)
-    return path
 
 
 def read_ranks(folder: Path, *, world_size: int | None = None) -> tuple[RankFigures, ...]:

@@ -67,10 +67,10 @@ def judge(
     *,
     num_steady: int,
     wait_share: float,
-    epoch_start_share: float = 0.0,
-    replay: Replay | None = None,
-    is_async: bool = False,
-    device: DeviceTimes | None = None,
+    epoch_start_share: float,
+    replay: Replay | None,
+    is_async: bool,
+    device: DeviceTimes | None,
 ) -> WatchVerdict:
     """Return the verdict on what was measured.
 
