@@ -1,86 +1,121 @@
-"""`stoker top`, drawn from figures made up here."""
+"""`stoker top`, of loaders that say what is made up here in files as a loader writes them."""
 
+import contextlib
+import fcntl
 import io
+import json
+import re
+import time
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 from tests.strategies import write_files
+from tests.unit.cli.typed import answer_of, typed
 
 import stoker
-from stoker import LoaderStats
 from stoker.cli import main
-from stoker.cli.top import screen
-from stoker.metrics.stages import StageTotal
-from stoker.metrics.status import figures
 
 STAGES = {
-    "wait": StageTotal(num_calls=1400, busy_s=0.9),
-    "step": StageTotal(num_calls=1400, busy_s=4.1),
-    "fetch": StageTotal(num_calls=310, busy_s=9.5, num_bytes=420_000_000),
-    "decode": StageTotal(num_calls=60, busy_s=2.1, num_bytes=1_300_000_000),
-    "transform": StageTotal(num_calls=30, busy_s=0.4, num_bytes=1_300_000_000),
-    "convert": StageTotal(num_calls=30, busy_s=0.31, num_bytes=1_300_000_000),
-    "publish": StageTotal(num_calls=30, busy_s=1.2, num_bytes=1_250_000_000),
-    "build": StageTotal(num_calls=30, busy_s=13.5),
-    "open": StageTotal(num_calls=2, busy_s=0.2),
-    "wait_chunk": StageTotal(num_calls=5, busy_s=1.9),
-    "batch": StageTotal(num_calls=1400, busy_s=2.6),
-    "gather": StageTotal(num_calls=1400, busy_s=2.2, num_bytes=3_600_000_000),
-    "wait_room": StageTotal(num_calls=900, busy_s=5.0),
+    "wait": {"num_calls": 1400, "busy_s": 0.9, "num_bytes": 0},
+    "step": {"num_calls": 1400, "busy_s": 4.1, "num_bytes": 0},
+    "fetch": {"num_calls": 310, "busy_s": 9.5, "num_bytes": 420_000_000},
+    "decode": {"num_calls": 60, "busy_s": 2.1, "num_bytes": 1_300_000_000},
+    "convert": {"num_calls": 30, "busy_s": 0.31, "num_bytes": 1_300_000_000},
+    "publish": {"num_calls": 30, "busy_s": 1.2, "num_bytes": 1_250_000_000},
+    "build": {"num_calls": 30, "busy_s": 13.5, "num_bytes": 0},
+    "batch": {"num_calls": 1400, "busy_s": 2.6, "num_bytes": 0},
+    "gather": {"num_calls": 1400, "busy_s": 2.2, "num_bytes": 3_600_000_000},
 }
+WAITS = {"loop_for_batch_s": 0.9, "batch_for_window_s": 0.0, "window_for_chunk_s": 1.9, "build_for_bytes_s": 0.0}
+RATES = {"samples_per_s": 1_146_880.0, "steps_per_s": 280.0, "left_s": 17.1, "hit_share": 0.988, "num_ready": 3}
+CHUNKS = {"num_built": 112, "num_mended": 1, "num_evicted": 0, "epoch": 3, "epoch_step": 4_211, "epoch_steps": 9_000}
+STEPS = {"num_steps": 1400, "elapsed_s": 5.0, "busy_share": 0.82, "stall_share": 0.18}
+BUSY = STEPS | RATES | CHUNKS | {"waits": WAITS | {"batch_for_room_s": 5.0}, "stages": STAGES}
+NOTHING = {"num_steps": 0, "elapsed_s": 0.0, "busy_share": 0.0, "stall_share": 0.0, "samples_per_s": 0.0}
+IDLE = BUSY | NOTHING | {"steps_per_s": 0.0, "left_s": None, "stages": {}}
+LAKE = "s3://lake/ranking/2026-11/"
+LONG = "s3://a-rather-long-bucket-name/with/a/rather/long/path/to/the/data/of/2026-11/" * 2
 
 
-def stats(**changes):
-    usual = {
-        "num_steps": 1400,
-        "num_samples": 5_734_400,
-        "wait_s": 0.9,
-        "step_s": 4.1,
-        "elapsed_s": 5.0,
-        "num_ready": 3,
-        "num_built": 112,
-        "num_reused": 9_410,
-        "num_missed": 112,
-        "num_mended": 1,
-        "num_evicted": 0,
-        "epoch": 3,
-        "epoch_step": 4_211,
-        "epoch_steps": 9_000,
-        "stages": STAGES,
-    }
-    return LoaderStats(**(usual | changes))
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
+    return tmp_path / "status"
 
 
-def loader(dataset="s3://lake/ranking/2026-11/", *, rank=0, age_s=0.4, pid=48213, **changes):
-    about = {"dataset": dataset, "rank": rank, "world_size": 8, "global_batch_size": 32768}
-    process = {"pid": pid, "host": "node7", "command": "train.py --config ranking.yaml", "age_s": age_s}
-    figure = figures(stats(**changes))
-    return process | about | {"total": figure, "recent": figure}
+@pytest.fixture
+def data(tmp_path):
+    return str(write_files(tmp_path / "data", [300]))
 
 
-def drawn(loaders, *, width, height=None):
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(screen(loaders, width=width, height=height, time_s=0.0))
-    return console.file.getvalue()
+@pytest.fixture
+def tell(folder, data):
+    """Write the file of a running loader for each that is made up, after the example of a real one."""
+    with stoker.Loader(stoker.Dataset(data), batch_size=100, prefetch=0) as running:
+        next(iter(running))
+        (path,) = folder.glob("*.json")
+        real = json.loads(path.read_text())
+    with contextlib.ExitStack() as stack:
+
+        def call(*loaders):
+            for number, changes in enumerate(loaders):
+                told = real | {"pid": 1000 + number, "rank": number, "world_size": 8, "dataset": LAKE} | changes
+                figures = told.pop("figures", BUSY)
+                told |= {part: real[part] | figures for part in ("total", "recent")}
+                file = stack.enter_context((folder / f"{path.stem}-{number:02}.json").open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX)  # as its process holds it
+                file.write(json.dumps(told))
+                file.flush()
+
+        yield call
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_nothing_is_wider_than_the_terminal_and_no_figure_is_cut(width):
-    long = "s3://a-rather-long-bucket-name/with/a/rather/long/path/to/the/data/of/2026-11/" * 2
-    for loaders in ([loader()], [loader(long)], [loader(long, rank=i, pid=i) for i in range(20)]):
-        for height in (None, 30):
-            text = drawn(loaders, width=width, height=height)
-            assert max(cell_len(line) for line in text.splitlines()) <= width
-            if width >= 80:
-                assert "1,146,880" in text
-                assert "…" not in text.replace("…/", "").split("stage")[0] or long[-10:] in text
+def once():
+    """Return what the command prints once."""
+    code, out, _ = typed("top", "--once")
+    assert code == 0
+    return out
 
 
-def test_a_loader_is_shown_with_its_stall_stages_cache_and_time_left():
-    text = drawn([loader()], width=100)
+class Terminal(io.StringIO):
+    """A terminal whose user presses Ctrl-C when the screen has been drawn twice."""
+
+    def isatty(self):
+        return True
+
+    def flush(self):
+        if not self.closed and self.getvalue().count("Ctrl-C leaves") == 2:
+            self.write("\n[Ctrl-C leaves]")
+            raise KeyboardInterrupt
+
+
+def screen(monkeypatch, *, width, height):
+    """Return the lines of a terminal on which the command runs until Ctrl-C."""
+    for name, value in (("COLUMNS", width), ("LINES", height), ("TERM", "xterm")):
+        monkeypatch.setenv(name, str(value))
+    with contextlib.redirect_stdout(Terminal()) as terminal:
+        assert main(["top", "--interval", "0.1"]) == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()).rpartition("\n[Ctrl-C leaves]")[0]
+    return ("stoker top" + shown.rpartition("stoker top")[2]).rstrip().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_nothing_is_wider_than_the_terminal_and_no_figure_is_cut(tell, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    tell({}, {"dataset": LONG})
+    text = once()
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    if width >= 80:
+        assert text.count("1,146,880") == 2
+        assert LONG[-10:] in text
+        assert text.count("…") == 1  # for the beginning of the long name
+
+
+def test_a_loader_is_shown_with_its_stall_stages_cache_and_time_left(tell):
+    tell({"pid": 48213})
+    text = once()
     for words in (
-        "s3://lake/ranking/2026-11/",
+        LAKE,
         "rank 0 of 8 · pid 48213",
         "82.0% busy",
         "18.0% stall",
@@ -96,52 +131,46 @@ def test_a_loader_is_shown_with_its_stall_stages_cache_and_time_left():
     assert fetch.split()[1] == "1.90"  # threads at it
 
 
-def test_waits_lie_in_no_stage_row_and_building_is_not_shown_twice():
-    rows = drawn([loader()], width=100).split("stage")[1]
-    for hidden in ("wait", "build", "step"):
-        assert hidden not in rows
+def test_waits_lie_in_no_stage_row_and_building_is_not_shown_twice(tell):
+    tell({})
+    rows = [line.split()[0] for line in once().split("stage ")[1].splitlines()[1:] if line]
+    assert rows == ["fetch", "decode", "convert", "pack,", "gather"]
 
 
-def test_many_loaders_share_a_small_screen_in_a_line_each():
-    text = drawn([loader(rank=i, pid=1000 + i) for i in range(8)], width=100, height=24)
-    lines = text.rstrip().splitlines()
-    assert len(lines) <= 24
-    assert [line.split()[:2] for line in lines[3:]] == [[str(1000 + i), str(i)] for i in range(8)]
+@pytest.mark.parametrize(("width", "height"), [(100, 24), (60, 12)])
+def test_many_loaders_share_a_small_screen_in_a_line_each(tell, monkeypatch, width, height):
+    tell(*({"dataset": LONG if i % 2 else LAKE} for i in range(8)))
+    lines = screen(monkeypatch, width=width, height=height)
+    assert len(lines) <= height
+    assert max(map(cell_len, lines)) <= width
+    assert [line.split()[:2] for line in lines if line[:4].isdigit()] == [[str(1000 + i), str(i)] for i in range(8)]
 
 
-def test_a_loader_that_does_nothing_is_said_to_do_nothing():
-    idle = loader(age_s=75.0, num_steps=0, num_samples=0, wait_s=0.0, step_s=0.0, stages={}, elapsed_s=0.0)
-    text = drawn([idle], width=80)
+def test_a_loader_that_does_nothing_is_said_to_do_nothing(tell, monkeypatch):
+    idle = {"time": time.time() - 74.7, "figures": IDLE}
+    tell(*[idle] * 9)
+    text = once()
     assert "no news for 1 min 15 s" in text
     assert "no step in the last seconds" in text
-    assert "no step" in drawn([idle] * 9, width=80, height=10)
+    assert sum("no step" in line for line in screen(monkeypatch, width=80, height=12)) == 9
 
 
-def test_without_a_loader_it_says_so():
-    assert "No loader of yours is running" in drawn([], width=80)
+def test_without_a_loader_it_says_so(folder):
+    assert "No loader of yours is running" in once()
+    assert answer_of("top")["loaders"] == []
 
 
-# ---------------------------------------------------------------------- the command
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
-    return tmp_path / "status"
-
-
-def test_the_command_shows_what_runs_once(folder, tmp_path, capsys):
-    data = str(write_files(tmp_path / "data", [300]))
+def test_the_command_shows_what_runs(folder, data):
     with stoker.Loader(stoker.Dataset(data), batch_size=100, prefetch=0) as running:
         running.set_epoch(7)
         next(iter(running))
-        assert main(["top", "--once"]) == 0
-    out = capsys.readouterr().out
-    assert "of epoch 7" in out
-    assert data[-20:] in out
+        text = once()
+    assert "of epoch 7" in text
+    assert data[-20:] in text
 
 
 @pytest.mark.parametrize("interval", ["0", "soon", "-1", "nan"])
-def test_a_wrong_interval_is_refused(folder, capsys, interval):
-    assert main(["top", "--once", "--interval", interval]) == 2
-    assert "--interval" in capsys.readouterr().err
+def test_a_wrong_interval_is_refused(folder, interval):
+    code, _, err = typed("top", "--once", "--interval", interval)
+    assert code == 2
+    assert "--interval" in err
