@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from itertools import combinations
 
 import pytest
 from tests.strategies import write_files
@@ -10,13 +11,17 @@ from tests.unit.cli.typed import answer_of, typed
 from stoker import Dataset, Loader
 
 
+COLUMNS = ("id", "half", "flag", "vector", "history", "word")
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Data sets of folder a, so many that two fingerprints begin with the same digit, and one of folders b and c."""
     lake = tmp_path_factory.mktemp("lake")
     a, b, c = (write_files(lake / name, [4]) for name in "abc")
-    for dataset in (*(Dataset(a, chunk_size=1000 + i) for i in range(17)), Dataset([b, c])):
-        with Loader(dataset, batch_size=4, cache=lake / "cache") as loader:
+    columns = [*combinations(COLUMNS, 1), *combinations(COLUMNS, 2)]
+    for dataset in (*(Dataset(a, columns=list(names)) for names in columns), Dataset([b, c])):
+        with Loader(dataset, batch_size=8, cache=lake / "cache") as loader:
             assert sum(1 for _ in loader) == 1
     return lake
 
@@ -55,4 +60,4 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(lake, cache, k
         code, out, err = typed("cache", "rm", cache, name, "--yes")
         assert (code, out) == (2, "")
         assert words in err
-    assert len(answer_of("cache", "ls", cache)["datasets"]) == 18
+    assert len(answer_of("cache", "ls", cache)["datasets"]) == 22
