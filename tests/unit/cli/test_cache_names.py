@@ -10,7 +10,6 @@ from tests.unit.cli.typed import answer_of, typed
 
 from stoker import Dataset, Loader
 
-
 COLUMNS = ("id", "half", "flag", "vector", "history", "word")
 
 
