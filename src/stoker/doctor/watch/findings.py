@@ -91,7 +91,7 @@ def find_patterns(seen: Tally, traits: LoaderTraits) -> tuple[Finding, ...]:
 
 def _in_stalls(latest: Int64, cycle: float, traits: LoaderTraits, *, explained: float) -> list[Finding]:
     """Return the one pattern that the stalls have, where a change with time does not explain so much of them."""
-    index, stalls, num_workers = latest[:, 0], latest[:, 1] / 1e9, traits.num_turns
+    index, stalls, num_workers = latest[:, 0], latest[:, 1] / 1e9, 0 if traits.is_ours else traits.num_workers or 0
     share, floor, median = float(stalls.mean()) / cycle, _NOISE * cycle, float(np.median(stalls))
     every = f"the loop waits {time_text(median)} or more for half of the batches"
     apart: int | None = None

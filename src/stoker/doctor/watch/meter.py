@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from stoker.doctor.watch.device import DeviceSampler, DeviceTimes
+from stoker.doctor.watch.device import DeviceSampler
 from stoker.fields.offsets import Int64
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -136,7 +136,7 @@ class Meter:
         warmup: Steps at the very beginning that count as warm-up.
         clock: Nanoseconds since any moment.
         synchronize: Called before each `ask`, so that work which the step only launched counts as step.
-        device: Told the same moments, to time some steps on the device's own clock.
+        device: Told the same moments, to time some steps on the device's own clock; kept under this name.
 
     Attributes:
         now: Returns what the clock says.
@@ -157,7 +157,7 @@ class Meter:
     ) -> None:
         self.now = clock
         self._synchronize = synchronize
-        self._device = device
+        self.device = device
         self._warmup = warmup
         self._tally = Tally()
         self._collected: list[int] = []  # the columns of `Tally.add`, five numbers a step
@@ -191,8 +191,8 @@ class Meter:
             return
         if self._synchronize is not None:
             self._synchronize()
-        if self._device is not None:
-            self._device.ask()
+        if self.device is not None:
+            self.device.ask()
         now = self.now()
         collected = self._collected
         collected += (self._kind, self._in_epoch, self.stall_ns, now - self._got_ns, self.late)
@@ -225,22 +225,18 @@ class Meter:
             self._kind = StepKind.STEADY
         else:
             self._kind = StepKind.WARMUP if self.num_steps <= self._warmup else StepKind.EPOCH_START
-        if self._device is not None:
+        if self.device is not None:
             if self._kind is StepKind.STEADY:
-                self._device.got()
+                self.device.got()
             else:
-                self._device.drop()
+                self.device.drop()
         self._got_ns = got
 
     def pause(self) -> None:
         """Drop the step under way: what follows is no part of it."""
         self._got_ns = None
-        if self._device is not None:
-            self._device.drop()
-
-    def device_times(self) -> DeviceTimes | None:
-        """Return what the device's own clock has said, where it was asked."""
-        return None if self._device is None else self._device.times()
+        if self.device is not None:
+            self.device.drop()
 
     def look(self) -> Tally:
         """Return what is known of the steps that are over; later ones do not change it. Any thread may."""

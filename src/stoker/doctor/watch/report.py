@@ -96,7 +96,7 @@ def make_report(
     **more: Any,
 ) -> WatchReport:
     """Return the report on what a meter has seen; `more` are fields of `WatchReport` that are taken as they are."""
-    seen, device = meter.look(), meter.device_times()
+    seen, device = meter.look(), None if meter.device is None else meter.device.times()
     seconds = {kind: (seen.stall_s(kind), seen.step_s(kind)) for kind in StepKind}
     stall_s, steady_s = seconds[StepKind.STEADY][0], sum(seconds[StepKind.STEADY])
     replay, straggler = _replay(seen, replayer), find_straggler(ranks)

@@ -15,7 +15,8 @@ class LoaderTraits:
     """What is known of a loader.
 
     Attributes:
-        num_workers: Processes that make batches in turn; 0 makes them in the loop, None where nobody knows.
+        num_workers: Processes that make batches in turn, as none of Stoker's do; 0 makes them in the loop, None where
+            nobody knows.
         is_persistent: Whether they live on from epoch to epoch.
         is_in_order: Whether batches come in the order in which they were asked for.
         is_ours: Whether it is one of Stoker's.
@@ -25,11 +26,6 @@ class LoaderTraits:
     is_persistent: bool = False
     is_in_order: bool = True
     is_ours: bool = False
-
-    @property
-    def num_turns(self) -> int:
-        """Workers that take turns, 0 where there are none or nobody knows."""
-        return 0 if self.is_ours else self.num_workers or 0
 
 
 def traits_of(loader: object) -> LoaderTraits:
