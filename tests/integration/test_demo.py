@@ -3,7 +3,6 @@
 import importlib.util
 import io
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +15,12 @@ from rich.console import Console
 from tests.unit.cli.typed import typed
 from tests.unit.doctor.pages import Page
 
+from stoker.demo.data import make_data
 from stoker.demo.run import run_demo
 from stoker.demo.story import demo_html, print_demo
 
 NUM_ROWS = 9_000
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_ranking.py"
-
-
-def demonstrated(folder, **options):
-    """Run the demo; return its result, and what it printed."""
-    console = Console(file=io.StringIO(), width=120)
-    link = {"latency_s": 0.001, "bandwidth_bytes_s": 50e6}
-    return run_demo(folder, console=console, **link | options), console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +30,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    return demonstrated(folder, num_rows=NUM_ROWS, num_epochs=2, html=folder / "demo.html")
+    """The result of the demo, and what it printed."""
+    console, link = Console(file=io.StringIO(), width=120), {"latency_s": 0.001, "bandwidth_bytes_s": 50e6}
+    result = run_demo(folder, num_rows=NUM_ROWS, num_epochs=2, html=folder / "demo.html", console=console, **link)
+    return result, console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -187,17 +183,17 @@ def test_labels_are_a_minority_that_depends_on_the_features(table):
 
 
 def test_a_complete_data_set_is_found_again_and_any_other_is_written_anew(tmp_path):
-    def data_set():
-        _, text = demonstrated(tmp_path, num_rows=200, num_epochs=1, latency_s=0.0, bandwidth_bytes_s=1e9)
-        files = {path.name: path.read_bytes() for path in (tmp_path / "data").glob("*.parquet")}
-        return re.search(r"(written|found) in ", text)[1], files
+    def made(num_rows=200):
+        data = make_data(tmp_path / "data", num_rows=num_rows)
+        return data.was_there, [path.read_bytes() for path in data.paths]
 
-    written, files = data_set()
-    assert (written, data_set()) == ("written", ("found", files))
-    (tmp_path / "data" / max(files)).write_bytes(b"cut off")
-    assert data_set() == ("written", files)
+    was_there, files = made()
+    assert (was_there, made()) == (False, (True, files))
+    (tmp_path / "data" / "part-00003.parquet").write_bytes(b"cut off")
+    assert made() == (False, files)
     (tmp_path / "data" / "complete.json").unlink()
-    assert data_set() == ("written", files)
+    assert made() == (False, files)
+    assert made(300)[0] is False
 
 
 @pytest.mark.parametrize(

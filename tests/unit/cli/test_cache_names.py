@@ -28,7 +28,7 @@ def lake(tmp_path_factory):
 @pytest.fixture
 def cache(lake, tmp_path):
     """A cache that a test may remove from."""
-    return shutil.copytree(lake / "cache", tmp_path / "cache")
+    return shutil.copytree(lake / "cache", tmp_path / "cache", symlinks=True)
 
 
 @pytest.fixture
