@@ -161,6 +161,13 @@ def test_two_gzip_files_behind_each_other(tmp_path):
     assert times_of(traced(write(tmp_path, gzip.compress(text[:300]) + gzip.compress(text[300:])))) == ANSWER
 
 
+def test_gzip_that_lacks_its_end_is_cut_off_and_bytes_behind_it_are_padding(tmp_path):
+    packed = gzip.compress(json.dumps(plain().content()).encode())
+    for content, is_cut in ((packed[:-4], True), (packed + b"padding", False)):
+        (rank,) = traced(write(tmp_path, content))["ranks"]
+        assert (rank["is_truncated"], rank["num_events"]) == (is_cut, 8)
+
+
 def test_commas_nan_control_characters_and_comments_of_no_json(tmp_path):
     text = json.dumps(plain().content())
     text = text.replace('"name": "aten::mm"', '"name": "aten::mm\n\x01", "extra": NaN, "more": [1,2,{"a":null,},],')
