@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -15,10 +16,15 @@ OK, FAILED, WRONG_USAGE, DAMAGED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, as every other error here."""
+    """A parser that says in one line what is wrong, as every other error here; `fill` is called before it parses."""
+
+    fill: Callable[[], object] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as ever; what is left over is said by the command that it was given to, not by `stoker`."""
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill()
         found, others = super().parse_known_args(args, namespace)
         if others:
             unknown = next((text for text in others if text.startswith("-")), None)

@@ -6,6 +6,7 @@ import argparse
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -51,13 +52,18 @@ def _add(added: argparse._SubParsersAction[Parser], commands: Sequence[Command])
             epilog="examples:\n" + textwrap.indent(textwrap.dedent(examples), "  "),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if command.inner:
-            names = " | ".join(inner.name.rpartition(" ")[2] for inner in command.inner)
-            _add(parser.add_subparsers(metavar=names, title="commands", required=True), command.inner)
-            continue
-        parser.set_defaults(command=command.name)
-        for add in (_option("--json", "print one JSON object, for scripts"), *command.options):
-            add(parser)
+        parser.fill = partial(_fill, parser, command)
+
+
+def _fill(parser: Parser, command: Command) -> None:
+    """Add a command's options, or the commands inside it: of one that is typed alone, for it takes longest."""
+    if command.inner:
+        names = " | ".join(inner.name.rpartition(" ")[2] for inner in command.inner)
+        _add(parser.add_subparsers(metavar=names, title="commands", required=True), command.inner)
+        return
+    parser.set_defaults(command=command.name)
+    for add in (_option("--json", "print one JSON object, for scripts"), *command.options):
+        add(parser)
 
 
 def _option(
