@@ -1,8 +1,6 @@
-"""Context-parallel ranks: the same samples, each its part of every sequence, as arrays, tensors and on a device."""
+"""Context-parallel ranks: the same samples, each its part of every sequence, as arrays and as tensors."""
 
 from __future__ import annotations
-
-from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -137,10 +135,9 @@ def test_what_augment_makes_of_a_sequence_is_cut_or_refused(place):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
-def test_tensors_are_cut_on_the_cpu_in_workers_and_on_a_device(place, layout):
+def test_tensors_are_cut_here_and_in_workers(place, layout):
     torch = pytest.importorskip("torch")
     from stoker.torch import TorchDataset, TorchLoader
-    from stoker.torch.delivery import DeviceDelivery
 
     with stoker.Loader(dataset_of(place), **options_of(place)) as loader:
         whole = list(loader)
@@ -160,39 +157,3 @@ def test_tensors_are_cut_on_the_cpu_in_workers_and_on_a_device(place, layout):
         dataset.set_epoch(0)
         check(torch.utils.data.DataLoader(dataset, batch_size=None), one)
         dataset.close()
-
-        class OnStream(stoker.Loader):
-            def _make_delivery(self):
-                return DeviceDelivery(PromptStream(torch))
-
-        with OnStream(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
-            check(loader, one)
-
-
-class PromptStream:
-    """A side stream that copies at once."""
-
-    def __init__(self, torch) -> None:
-        self._torch = torch
-
-    def allocate(self, num_bytes):
-        return np.empty(num_bytes, dtype=np.uint8)
-
-    @contextmanager
-    def copies(self):
-        yield
-
-    def copy(self, array):
-        return self._torch.from_numpy(array).clone()
-
-    def mark(self):
-        return self
-
-    def query(self):
-        return True
-
-    def current(self):
-        return 0
-
-    def wait(self, mark, tensors):
-        assert all(isinstance(tensor, self._torch.Tensor) for tensor in tensors)

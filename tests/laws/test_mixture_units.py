@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.laws.test_units_loader import KINDS, units_in
 from tests.laws.units_data import write
+from tests.oracles.order_page import page
 from tests.strategies import flat
 
 import stoker
-from stoker.sampling.mixture import component_seed
 
 RUNS = {
     "web": [([(0, 5), (1, 3), (2, 9), (3, 2), (0, 1)], 8), ([(1, 7), (2, 2)], 3)],
@@ -59,7 +59,8 @@ def test_each_data_sets_units_come_as_they_would_alone(kind, place, datasets):
         epochs = [units_with_sources(loader, kind) for _ in range(2)]
         assert loader.units.num_units == len(epochs[0]) == len(epochs[1]) > 3
     for number, (name, dataset) in enumerate(datasets.items()):
-        options = OPTIONS | {"seed": component_seed(OPTIONS["seed"], name)} | KINDS[kind]
+        seed = page.order_key(OPTIONS["seed"], 0, f"mixture:{name}")
+        options = OPTIONS | {"seed": seed} | KINDS[kind]
         with stoker.Loader(dataset, batch_size=1000, cache=cache, **options) as loader:
             for units in epochs:
                 alone = [unit for batch in loader for unit in units_in(kind, batch)]
@@ -138,20 +139,18 @@ def test_find_is_the_inverse_of_explain_for_mixed_units(kind, lanes, place, data
                     }
                     for url, row_group, row, _ in stands:
                         used.setdefault((url, row_group, row), []).append((step, rank))
-                every = list(rows_of(loader))
         with stoker.Loader(mixture, global_batch_size=8, rank=0, world_size=3, **options) as loader:
-            for row in every:
+            for row in rows_of(place):
                 uses = loader.find_all(*row, epoch=epoch)
                 found = [(use.step, use.rank) for use in uses if use.step is not None]
                 assert found == sorted(used.get(row, []))
                 assert loader.find(*row, epoch=epoch) == uses[0]
 
 
-def rows_of(loader):
+def rows_of(place):
     """Return file, row group and row of every row of the data sets."""
-    for dataset in loader._opened.datasets:
-        for info in dataset.catalogue.files:
-            file = pq.ParquetFile(info.url)
-            for group in range(file.num_row_groups):
-                for row in range(file.metadata.row_group(group).num_rows):
-                    yield info.url, group, row
+    for path in [path for name in RUNS for path in sorted((place / name).rglob("*.parquet"))]:
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            for row in range(metadata.row_group(group).num_rows):
+                yield str(path), group, row

@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.laws.test_units_loader import KINDS, is_possible, units_in
 from tests.laws.units_data import datasets, write
+from tests.oracles.order_page import page
 from tests.strategies import examples
 
 import stoker
@@ -97,11 +98,14 @@ def test_five_resumes_on_other_ranks_and_batch_sizes_keep_every_lanes_order(
             assume(False)
         with loader:
             assume(len(loader))
-            sizes = loader._orders.order.lane_sizes
-            uncut = Lanes(sizes)
-            for epoch in range(NUM_EPOCHS):
-                for batch in loader:
-                    uncut.take(epoch, told(kind, batch), global_batch_size=uncut_size * lanes)
+            epochs = [[told(kind, batch) for batch in loader] for _ in range(NUM_EPOCHS)]
+        num = sum(map(len, epochs[0]))
+        is_mixed = isinstance(data, stoker.Mixture)
+        sizes = tuple(page.dealt(num, lanes, lanes - 1) if is_mixed else page.equal_shares(num, lanes))
+        uncut = Lanes(sizes)
+        for epoch, batches in enumerate(epochs):
+            for units in batches:
+                uncut.take(epoch, units, global_batch_size=uncut_size * lanes)
 
         got, state = Lanes(sizes), None
         for num_steps, part, world_size, prefetch in [*cuts, (10**9, 50, 1, 2)]:

@@ -4,6 +4,8 @@ import time
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,9 +114,27 @@ def test_tensors_are_those_without_sharing(tmp_path, shared, order):
     check_same(batches(OnPromptDevice(dataset, deduplicated=shared, **options)), expected)
     with OnPromptDevice(dataset, deduplicated=shared, **options) as loader:
         for batch in loader:
-            known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
-            owned = [tensor.untyped_storage().data_ptr() for field in batch.values() for tensor in tensors_of(field)]
-            assert set(owned) <= known, "memory that the allocator is not told of"
+            check_memory_is_told(batch, loader.stream)
+
+
+def check_memory_is_told(batch, stream):
+    """Check that the allocator is told of all memory that a batch has."""
+    known = {one.untyped_storage().data_ptr() for one in stream.memory}
+    assert {tensor.untyped_storage().data_ptr() for field in batch.values() for tensor in tensors_of(field)} <= known
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_ranks_that_share_samples_get_their_part_of_each_sequence(tmp_path, layout):
+    tokens = np.arange(90 * 12).reshape(90, 12)
+    rows = {"id": np.arange(90), "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.reshape(-1)), 12)}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet", row_group_size=30)
+    for rank in range(2):
+        part = stoker.SequenceShard(rank=rank, world_size=2, fields="tokens", layout=layout)
+        with OnPromptDevice(stoker.Dataset(tmp_path), sequence_shard=part, **OPTIONS) as loader:
+            for batch in loader:
+                expected = tokens[batch["id"].numpy()][:, part.positions(12)]
+                assert batch["tokens"].tolist() == expected.tolist()
+                check_memory_is_told(batch, loader.stream)
 
 
 @pytest.mark.parametrize("options", [{}, {"deduplicated": "expand"}, {"deduplicated": "unique"}], ids=str)
@@ -157,8 +177,7 @@ def test_batches_that_were_made_together_cross_as_one(tmp_path, options, order, 
             while not found and loader.stats().stages["batch"].num_calls < 4 and time.monotonic() < until_s:
                 time.sleep(0.001)  # a loop that takes its time: some are made in one go meanwhile
             found.append({name: expanded(plain(field)) for name, field in batch.items()})
-            known = {one.untyped_storage().data_ptr() for one in stream.memory}
-            assert {t.untyped_storage().data_ptr() for field in batch.values() for t in tensors_of(field)} <= known
+            check_memory_is_told(batch, stream)
     check_same(found, expected)
     assert max(num_together) > 1
     assert loader.stats().stages["copy"].num_calls == sum(num_together)
