@@ -8,12 +8,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 SERVED = multiprocessing.get_context("forkserver")
 SERVED.set_forkserver_preload(["tests.crash.builders", "tests.integration.train_ranks"])
+
+
+def wait_until(is_so: Callable[[], bool], *, patience_s: float = 60) -> None:
+    """Wait for what other threads do, and fail the test where it does not come about."""
+    deadline = time.monotonic() + patience_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def in_threads(work: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:

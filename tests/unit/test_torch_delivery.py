@@ -13,6 +13,7 @@ import pytest
 from tests.strategies import arrays_in, check_samples, sample_table, write_files
 from tests.unit.cache.chunk_files import window_of_files, write_chunk
 from tests.unit.loader.gather.test_buffers import used_bytes
+from tests.unit.test_torch_sharing import PromptStream
 
 torch = pytest.importorskip("torch")
 
@@ -226,6 +227,30 @@ def test_buffers_come_back_once_their_copies_have_happened(dataset):
         stream.run()
         assert stream.num_waits == 52
         assert used_bytes(loader._batches.pool) <= 10 * loader.spec.record_bytes  # of one batch, not of 52
+
+
+@pytest.mark.parametrize("failing", [0, 3, 10])
+def test_a_batch_that_cannot_be_handed_over_is_not_counted(dataset, failing):
+    class FullStream(PromptStream):
+        num_waits = 0
+
+        def wait(self, mark, tensors):
+            self.num_waits += 1
+            if self.num_waits == failing + 1:
+                raise MemoryError("no memory on the device")
+
+    def ids_of(batches):
+        return [i for batch in batches for i in batch["id"].tolist()]
+
+    with DeviceLoader(dataset, stream=FullStream(), batch_size=50, prefetch=1) as loader:
+        batches = iter(loader)
+        assert ids_of(islice(batches, failing)) == list(range(50 * failing))
+        with pytest.raises(MemoryError):
+            next(batches)
+        assert list(batches) == []
+        assert loader.stats().num_steps == failing
+        loader.load_state_dict(loader.state_dict())
+        assert ids_of(loader) == list(range(50 * failing, 511))
 
 
 def test_all_fixed_width_fields_cross_in_one_copy(dataset):
