@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracles.gather import Chunk, in_memory, laid_out, lists_of, spec_of, taken, window_of
+from tests.oracles.gather import Chunk, laid_out, lists_of, spec_of, taken, window_of
 from tests.strategies import examples
 
 from stoker import Spec
-from stoker._native import Rows, TableLayout, WindowChunks, distinct, expand
+from stoker._native import Rows, TableLayout
 from stoker.fields.offsets import offsets_of
 
 WIDTHS = [1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 100, 192, 640, 4160]
@@ -171,58 +171,6 @@ def test_lists_of_lists_come_out_whole(lengths, num, is_placed, seed):
     assert out[: 8 * len(expected)].view(np.int64).tolist() == expected
 
 
-@given(units=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 40), st.integers(0, 5))))
-def test_the_rows_of_units_are_those_that_lie_side_by_side_from_their_first_on(units):
-    slot, first, counts = np.array(units, dtype=np.int64).reshape(-1, 3).T.copy()
-    found = np.empty((2, int(counts.sum())), dtype=np.int64)
-    expand(slot, first, offsets_of(counts), *found)
-    assert list(zip(*found.tolist(), strict=True)) == [(s, f + i) for s, f, num in units for i in range(num)]
-
-
-def batches_of(num, seed):
-    """Sizes of batches that hold so many samples together, some of them none."""
-    rng = np.random.default_rng(seed)
-    borders = np.sort(rng.integers(0, num + 1, rng.integers(0, 5)))
-    return np.diff(np.concatenate([[0], borders, [num]]))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 20), st.integers(0, 2**32 - 1))), max_size=80),
-    st.integers(0, 99),
-)
-def test_distinct_rows_of_batches_come_in_their_order_with_the_place_of_each(rows, seed):
-    sizes = batches_of(len(rows), seed)
-    slot, row = np.array(rows, dtype=np.int64).reshape(-1, 2).T.copy()
-    found = np.empty((2, len(rows)), dtype=np.int64)
-    number, counts = np.empty(len(rows), dtype=np.int32), np.empty(len(sizes), dtype=np.int64)
-    num = distinct(slot, row, sizes, *found, number, counts)
-    begin = at = 0
-    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
-        different = list(zip(*found[:, at : at + count].tolist(), strict=True))
-        assert different == list(dict.fromkeys(rows[begin : begin + size]))
-        assert [different[i] for i in number[begin : begin + size].tolist()] == rows[begin : begin + size]
-        begin, at = begin + size, at + count
-    assert (begin, at) == (len(rows), num)
-
-
-@pytest.mark.parametrize("width", [4, 8, 64, 320])
-@pytest.mark.parametrize("num", [0, 1, 60, 5_000])
-def test_what_records_share_is_read_with_or_without_them(width, num):
-    rng = np.random.default_rng(num)
-    chunks = [Chunk(rng.integers(0, 256, (n, width), dtype=np.uint8), {}) for n in (30, 7)]
-    table, _ = laid_out(Spec(()), chunks)
-    slot, row = places_in(chunks, num, rng)
-    offset = int(rng.integers(0, width // 4)) * 4
-    expected = [int(chunks[s].records[r, offset : offset + 4].view("<u4")[0]) for s, r in zip(slot, row, strict=True)]
-    rows, runs, out = Rows([(table, 0, slot, row)]), np.empty(num, np.int64), np.empty((num, width), np.uint8)
-    rows.runs(offset, runs)
-    assert runs.tolist() == expected
-    runs[:] = -1
-    rows.take_with_runs(out, offset, runs)
-    assert runs.tolist() == expected
-    assert out.tobytes() == b"".join(record for record, _ in taken(chunks, slot, row))
-
-
 def test_wrong_arrays_are_refused():
     table = window_of([[np.zeros((8, 8), dtype=np.uint8)]], TableLayout(8))
     one = np.zeros(1, dtype=np.int64)
@@ -236,24 +184,6 @@ def test_wrong_arrays_are_refused():
         Rows([(table, 0, one, one)]).take(np.zeros((0, 8), dtype=np.uint8), 0)
     with pytest.raises(TypeError, match="contiguous arrays of int64"):
         Rows([(table, 0, one.astype(np.int32), one)])
-
-
-@pytest.mark.parametrize(
-    ("place", "error"),
-    [((-1, 8), "does not lie"), ((0, 72), "does not lie"), ((2**62, 8), "does not lie"), ((0, 12), "number of rows")],
-)
-def test_arrays_that_do_not_lie_in_their_chunk_are_refused(place, error):
-    chunk, _ = in_memory([np.zeros(64, dtype=np.uint8)])
-    with pytest.raises(ValueError, match=error):
-        WindowChunks([chunk], np.array([[place]], dtype=np.int64), [TableLayout(8)])
-
-
-def test_a_table_whose_arrays_have_different_numbers_of_rows_is_refused():
-    layout = TableLayout(8)
-    layout.add_field(8, is_nested=False)
-    arrays = [np.zeros((3, 8), dtype=np.uint8), np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64)]
-    with pytest.raises(ValueError, match="number of rows"):
-        window_of([arrays], layout)
 
 
 @pytest.mark.parametrize("slot", [1, 2**50])
