@@ -463,6 +463,31 @@ def test_ctrl_c_ends_a_training_loop_and_leaves_nothing(folder, tmp_path, has_ca
         assert left == []
 
 
+KILLED = """
+    import glob, os, signal, sys
+    import stoker
+
+    loader = stoker.Loader(stoker.Dataset(sys.argv[1]), batch_size=40)
+    assert glob.glob(f"/dev/shm/stoker-{os.getpid()}-*")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_in_memory_goes_with_the_next_loader_and_what_is_in_use_stays(folder):
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), str(folder)], env=environ)
+    assert killed.wait(60) == -signal.SIGKILL
+
+    def left_by(pid):
+        return list(Path("/dev/shm").glob(f"stoker-{pid}-*"))
+
+    with stoker.Loader(dataset_of(folder), batch_size=40) as first:
+        assert left_by(killed.pid) == []
+        with stoker.Loader(dataset_of(folder), batch_size=40):
+            assert len(left_by(os.getpid())) == 2
+            assert ids_of(first) == list(range(NUM_ROWS))
+
+
 # ---------------------------------------------------------------------- where it stands
 
 
