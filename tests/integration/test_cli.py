@@ -251,12 +251,15 @@ def test_warm_builds_exactly_the_chunks_that_a_loader_uses(run, data):
     assert stats.num_reused == len(list(Path("cache").rglob("*.safetensors")))
 
 
-def test_warm_goes_on_where_it_was(run_json, data):
-    _, first = run_json("warm", data, "--cache", "cache", "--chunk-size", "4kB")
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_warm_goes_on_where_it_was(run_json, data, num_threads):
+    write_files(Path(data, "huge"), [2_000], row_group_size=2_000)  # one row group, which is read in one go
+    arguments = ["warm", data, "--cache", "cache", "--chunk-size", "4kB", "--threads", num_threads]
+    _, first = run_json(*arguments)
     chunks = sorted(Path("cache").rglob("*.safetensors"))
     for path in chunks[::2]:
         path.unlink()
-    code, second = run_json("warm", data, "--cache", "cache", "--chunk-size", "4kB")
+    code, second = run_json(*arguments)
     assert code == 0
     assert first["num_built"] == first["num_chunks"] == first["num_present"] == len(chunks)
     assert (second["num_built"], second["num_present"]) == (len(chunks[::2]), len(chunks))

@@ -1,39 +1,20 @@
 """Chunks are built in the order in which they are asked for, each once, by as many threads as find work."""
 
 import threading
+from collections import Counter
 from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from stoker import CacheFullError, Dataset
+from stoker.cache.builder import Builder
+from stoker.cache.store import Store
 from stoker.cache.threads import AdaptivePool
-from stoker.loader.fill import Filler
-
-
-@pytest.mark.parametrize("num_threads", [1, 4])
-def test_each_missing_chunk_is_built_once_and_errors_stay_with_their_chunk(num_threads):
-    there, built, lock = {0, 2}, [], threading.Lock()
-
-    def build(chunk):
-        if chunk in there:
-            return True
-        with lock:
-            built.append(chunk)
-        if chunk == 5:
-            raise ValueError("chunk five")
-        there.add(chunk)
-        return True
-
-    filler = Filler(is_there=there.__contains__, build=build, pool=AdaptivePool(num_threads))
-    filler.request(range(8))
-    filler.request(range(8))
-    for chunk in range(8):
-        if chunk == 5:
-            with pytest.raises(ValueError, match="chunk five"):
-                filler.wait(chunk)
-        else:
-            filler.wait(chunk)
-    filler.close()
-    assert sorted(built) == [1, 3, 4, 5, 6, 7]
+from stoker.loader.fill import Filler, warm
 
 
 def test_a_chunk_that_gets_there_while_it_is_asked_for_again_is_not_put_behind_all_others():
@@ -110,14 +91,6 @@ def test_a_chunk_another_process_builds_is_waited_for_while_others_get_built():
     filler.close()
     assert asked[0] == 0
     assert there == {0, 1, 2, 3}
-
-
-def test_no_thread_is_started_where_nothing_is_missing():
-    filler = Filler(is_there=lambda chunk: True, build=lambda chunk: False, pool=AdaptivePool(4))
-    filler.request(range(100))
-    filler.wait(50)
-    assert not any(t.name.startswith("stoker-build") for t in threading.enumerate())
-    filler.close()
 
 
 def test_a_chunk_that_is_built_wakes_none_of_those_that_have_nothing_to_build():
@@ -235,3 +208,72 @@ def test_no_more_chunks_are_built_ahead_than_may_be_and_evicted_ones_are_built_a
                 there.remove(chunk)
     filler.close()
     assert max(highest) <= 2 + num_threads
+
+
+# ---------------------------------------------------------------------- filling a cache
+
+
+def test_parts_of_a_row_group_are_counted_while_the_others_are_still_to_come(tmp_path):
+    """One huge row group, which is read in one go, between two small ones."""
+    for name, num_rows in (("a", 10), ("b", 20_000), ("c", 10)):
+        pq.write_table(pa.table({"x": range(num_rows)}), tmp_path / f"{name}.parquet", row_group_size=num_rows)
+    catalogue = Dataset([tmp_path / f"{name}.parquet" for name in "abc"], chunk_size="16kB").open()
+    assert len(catalogue) > 8
+    told, seen = [], threading.Event()
+
+    class Slow(Builder):
+        """Does not finish a row group before some of its parts have been counted."""
+
+        def build(self, i, **options):
+            is_built = super().build(i, **options)
+            if len(catalogue.unit(i)) > 1:
+                assert seen.wait(60)
+            return is_built
+
+    def on_progress(progress):
+        told.append(progress)
+        if progress.num_done > 3:
+            seen.set()
+
+    with Store(tmp_path / "cache") as store:
+        assert warm(Slow(catalogue, store), pool=AdaptivePool(1), on_progress=on_progress).is_complete
+    assert [progress.num_done for progress in told] == list(range(len(catalogue) + 1))
+
+
+def test_threads_of_a_part_that_all_find_no_room_come_to_an_end():
+    tries, stop_event, tried_again = Counter(), threading.Event(), threading.Event()
+
+    class Two:
+        fingerprint, key = "", str
+
+        def __len__(self):
+            return 2
+
+        def unit(self, i):
+            return [i]
+
+    class Full:
+        """What it builds never fits, nothing can be removed; the first try of chunk 1 ends behind two of chunk 0."""
+
+        catalogue = Two()
+        store = SimpleNamespace(
+            mirror=SimpleNamespace(sizes=dict, drain=lambda stop_event: 0, take_uploaded=set),
+            discard_unless_used=lambda fingerprint, keys: 0,
+        )
+
+        def size_of(self, i):
+            return None
+
+        def build(self, i, **options):
+            tries[i] += 1
+            if tries.total() > 40:
+                stop_event.set()
+            if (i, tries[i]) == (0, 2):
+                tried_again.set()
+            elif (i, tries[i]) == (1, 1):
+                assert tried_again.wait(60)
+            raise CacheFullError("no room", path=Path("cache"))
+
+    with pytest.raises(CacheFullError):
+        warm(Full(), pool=AdaptivePool(2), part=(0, 1), stop_event=stop_event)
+    assert tries.total() < 20

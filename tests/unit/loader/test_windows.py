@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_one_that_builds_goes_on_with_three_chunks_ahead_unless_the_cache_is_tig
         wait_until(lambda: loader.stats().num_built == num_built)
         loader.close()
         assert loader.stats().num_built == num_built
+
+
+def test_no_thread_builds_where_nothing_is_missing(tmp_path):
+    dataset, options = dataset_of(tmp_path / "a.parquet", 12), {"batch_size": 20, "cache": tmp_path / "cache"}
+    for names in (["stoker-build-0"], []):
+        with Loader(dataset, window=3, num_threads=1, **options) as loader:
+            for _ in loader:
+                built_by = [one.name for one in threading.enumerate() if one.name.startswith("stoker-build")]
+                assert built_by == names
 
 
 @pytest.mark.parametrize("rank", range(4))
