@@ -104,7 +104,8 @@ def test_mixtures_are_cut_too(place):
     ("options", "message"),
     [
         ({"fields": ("words",)}, "no field 'words' to cut; there are id, tokens, embedded, document"),
-        ({"fields": ("document",)}, "any length"),
+        ({"fields": ("document",)}, "document: int64.* any length.* packing"),
+        ({"fields": ("id",)}, "id: int64 is one value a sample"),
         ({"fields": ("tokens",), "world_size": 5}, "12. cannot be cut into 5 equal pieces"),
         ({"fields": ("tokens",), "world_size": 4, "layout": "zigzag"}, "multiple of 8, such as 16"),
     ],
@@ -120,13 +121,28 @@ def test_the_argument_must_be_a_sequence_shard(place):
         stoker.Loader(dataset_of(place), **options_of(place, sequence_shard=(0, 2)))
 
 
-def test_what_augment_makes_of_a_sequence_is_cut_or_refused(place):
+def test_what_augment_makes_of_a_sequence_is_cut(place):
     one = parts_of(2, "contiguous", ("tokens",))[1]
     longer = options_of(place, sequence_shard=one, augment=lambda batch, _: batch | {"tokens": batch["tokens"][:, :6]})
     with stoker.Loader(dataset_of(place), **longer) as loader:
         assert next(iter(loader))["tokens"].shape == (20, 3)
-    odd = options_of(place, sequence_shard=one, augment=lambda batch, _: batch | {"tokens": batch["tokens"][:, :5]})
-    with stoker.Loader(dataset_of(place), **odd) as loader, pytest.raises(ValueError, match=r"'tokens' is .* augment"):
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        lambda batch, _: batch | {"tokens": batch["tokens"][:, :5]},
+        lambda batch, _: batch | {"tokens": batch["tokens"][:, 0]},
+        lambda batch, _: {"id": batch["id"]},
+    ],
+    ids=["odd", "one value a sample", "not there"],
+)
+def test_what_augment_makes_of_a_sequence_that_cannot_be_cut_is_refused(place, augment):
+    one = parts_of(2, "contiguous", ("tokens",))[1]
+    with (
+        stoker.Loader(dataset_of(place), **options_of(place, sequence_shard=one, augment=augment)) as loader,
+        pytest.raises(ValueError, match=r"'tokens' is .* after augment"),
+    ):
         next(iter(loader))
 
 

@@ -20,7 +20,7 @@ from stoker.dataset.units.kinds import Grouped, NGram, Pack, SamplingUnit
 from stoker.errors import FieldMismatchError
 from stoker.fields.compact import Compact, widen
 from stoker.fields.offsets import Int64, offsets_of, ranges
-from stoker.fields.spec import Array, Arrays, Deduplicated, Ragged, Spec
+from stoker.fields.spec import Array, Arrays, Deduplicated, Entry, Ragged, Spec
 from stoker.host.huge import memory as memory_in_huge_pages
 from stoker.loader.augmenting import augmented
 from stoker.loader.buffers import BufferPool
@@ -77,7 +77,10 @@ class Collator:
 
     def __init__(self, unit: SamplingUnit | None, spec: Spec) -> None:
         self._samples, self._is_rows, self._is_grouped = spec, unit is None, isinstance(unit, Grouped)
-        self.spec = spec.delivered  # what a batch holds of each unit; of a group, of each of its rows
+
+    def entries(self) -> list[Entry]:
+        """Return the fields of a batch, as it holds them of each unit; of a group, of each of its rows."""
+        return list(self._samples.delivered)
 
     def gather(
         self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from stoker.arguments import explain_arguments, integer, names
 from stoker.fields.offsets import Int64
-from stoker.fields.spec import Spec
+from stoker.fields.spec import Entry
 from stoker.loader.shard import place_in_mesh
 
 Layout = Literal["contiguous", "zigzag"]
@@ -136,9 +136,9 @@ class SequenceShard:
                     "along axis 1"
                 )
 
-    def spec_of(self, spec: Spec) -> Spec:
-        """Return what a sample is after the cut; raise a ValueError where a field cannot be cut so."""
-        known = {entry.name: entry for entry in spec}
+    def check_fields(self, entries: Iterable[Entry]) -> None:
+        """Raise a ValueError where a field of batches, which have these, cannot be cut so."""
+        known = {entry.name: entry for entry in entries}
         for name in self.fields:
             if (entry := known.get(name)) is None:
                 raise ValueError(f"SequenceShard: there is no field {name!r} to cut; there are {', '.join(known)}")
@@ -155,5 +155,3 @@ class SequenceShard:
                     f"SequenceShard: {entry} cannot be cut into {num} equal pieces for {self.world_size} ranks "
                     f"({self.layout}): the length must be a multiple of {num}, such as {-(-length // num) * num}"
                 )
-            known[name] = replace(entry, shape=(length // self.world_size, *entry.shape[1:]))
-        return Spec(tuple(known.values()))

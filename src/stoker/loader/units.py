@@ -33,13 +33,13 @@ class _WindowCollator(Collator):
         self._fixed = spec.only(spec.fixed)
         self._length = unit.length
         self._places = {name: _place(at) for name, at in self._wanted.items() if not spec[name].is_ragged}
-        wanted = [(spec.delivered[name], len(at)) for name, at in self._wanted.items()]
-        self.spec = Spec(
-            tuple(
-                replace(one, num_levels=one.num_levels + 1) if one.is_ragged else replace(one, shape=(num, *one.shape))
-                for one, num in wanted
-            )
-        )
+
+    def entries(self) -> list[Entry]:
+        wanted = [(self._samples.delivered[name], len(at)) for name, at in self._wanted.items()]
+        return [
+            replace(one, num_levels=one.num_levels + 1) if one.is_ragged else replace(one, shape=(num, *one.shape))
+            for one, num in wanted
+        ]
 
     def gather(
         self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None
@@ -84,13 +84,15 @@ class _PackCollator(Collator):
         super().__init__(unit, spec)
         self._unit = unit
         self._fixed = spec.only(spec.fixed) if unit.per_segment else Spec(())
-        places = [Entry(name=name, dtype=np.dtype(np.int32), shape=(unit.length,)) for name in _PLACES]
-        packed = [spec.delivered[name] for name in unit.packed]
-        rows = [replace(one, shape=(unit.length, *one.shape), num_levels=0) for one in packed]
-        of_each = [replace(spec.delivered[name], num_levels=1) for name in unit.per_segment]
-        self.spec = Spec((*rows, *places, *of_each))
-        self.unit_bytes = float(sum(entry.value_bytes for entry in self.spec.fixed))
+        self.unit_bytes = float(sum(entry.value_bytes for entry in self.entries() if not entry.is_ragged))
         self.adds = _sequences_of if unit.cu_seqlens else None
+
+    def entries(self) -> list[Entry]:
+        unit, delivered = self._unit, self._samples.delivered
+        rows = [replace(delivered[name], num_levels=0) for name in unit.packed]
+        rows += [Entry(name=name, dtype=np.dtype(np.int32)) for name in _PLACES]
+        rows = [replace(one, shape=(unit.length, *one.shape)) for one in rows]
+        return [*rows, *(replace(delivered[name], num_levels=1) for name in unit.per_segment)]
 
     def gather(
         self, parts: Sequence[Part], sizes: Sequence[int], pool: BufferPool, *, once: Once, places: Int64 | None
@@ -146,7 +148,7 @@ def make_collator(config: LoaderConfig, spec: Spec) -> Collator:
     else:
         found = _PackCollator(unit, spec) if isinstance(unit, Pack) else Collator(unit, spec)
     if (shard := config.sequence_shard) is not None:
-        shard.spec_of(found.spec)
+        shard.check_fields(found.entries())
         for name in shard.fields if config.deduplicated == "unique" else ():
             if spec[name].deduplicated_by is not None:
                 raise ValueError(

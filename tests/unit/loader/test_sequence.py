@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker
-from stoker import Entry, SequenceShard, Spec
+from stoker import SequenceShard
 
 layouts = st.sampled_from(["contiguous", "zigzag"])
 
@@ -70,42 +70,6 @@ def test_tensors_are_cut_as_arrays_are():
         for one in shards(3, layout):
             assert one.part(tokens).tolist() == tokens.numpy()[:, one.positions(12)].tolist()
     assert shards(3, "contiguous")[1].part(tokens).untyped_storage().data_ptr() == tokens.untyped_storage().data_ptr()
-
-
-def spec_of(*entries):
-    return Spec(
-        tuple(Entry(name=name, dtype=np.dtype("int32"), shape=shape, num_levels=n) for name, shape, n in entries)
-    )
-
-
-def test_only_the_named_fields_are_cut_in_the_spec():
-    one = SequenceShard(rank=1, world_size=2, fields=["tokens", "embedded"])
-    spec = one.spec_of(spec_of(("id", (), 0), ("tokens", (4,), 0), ("embedded", (4, 7), 0)))
-    assert [entry.shape for entry in spec] == [(), (2,), (2, 7)]
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("words", {}, "no field 'words' to cut; there are id, tokens, history"),
-        ("id", {}, "id: int32 is one value a sample"),
-        ("history", {}, "history: int32.* any length.* packing"),
-        ("tokens", {"world_size": 4}, "tokens: int32.10. cannot be cut into 4 equal pieces for 4 ranks.*such as 12"),
-        ("tokens", {"layout": "zigzag"}, "cut into 4 equal pieces for 2 ranks .zigzag.: .*such as 12"),
-    ],
-)
-def test_what_cannot_be_cut_is_refused_before_any_batch(name, options, message):
-    spec = spec_of(("id", (), 0), ("tokens", (10,), 0), ("history", (), 1))
-    one = SequenceShard(**({"rank": 0, "world_size": 2, "fields": (name,)} | options))
-    with pytest.raises(ValueError, match=message):
-        one.spec_of(spec)
-
-
-def test_a_field_that_augment_made_another_shape_is_refused_by_name():
-    one = SequenceShard(rank=0, world_size=2, fields=("tokens",))
-    for batch in ({"tokens": np.zeros((3, 5))}, {"tokens": np.zeros(4)}, {}):
-        with pytest.raises(ValueError, match=r"'tokens' is .* after augment"):
-            one.check_batch(batch)
 
 
 @pytest.mark.parametrize(
