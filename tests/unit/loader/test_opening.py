@@ -3,9 +3,11 @@
 import ctypes
 import errno
 import os
+import sys
 from contextlib import ExitStack, closing, contextmanager
 from mmap import PAGESIZE as PAGE_BYTES
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests import page_cache
 
-from stoker import Cache, Dataset
-from stoker._native import ChunkMap, WindowMemory, cached_bytes, read_chunks
+from stoker import Cache, Dataset, Loader
+from stoker._native import ChunkMap, WindowMemory, bring_in, cached_bytes, read_chunks
+from stoker.cache import format as chunk_format
+from stoker.cache import store
+from stoker.host.huge import HUGE_BYTES
 from stoker.loader.config import LoaderConfig
 from stoker.loader.opened import filler_of, open_datasets
 from stoker.loader.window import WindowOpener
@@ -91,10 +96,21 @@ def in_memory(cache):
     return sum(map(page_cache.cached_bytes, chunk_files(cache)))
 
 
+class Map(NamedTuple):
+    begin: int
+    num_bytes: int
+    offset: int
+    file: str
+
+
 def chunk_maps():
-    """Addresses and files of all maps of chunks."""
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    return [(words[0], words[-1]) for words in lines if "/chunks/" in words[-1]]
+    """All maps of chunks."""
+    found = []
+    for words in (line.split() for line in Path("/proc/self/maps").read_text().splitlines()):
+        if "/chunks/" in words[-1]:
+            begin, end = (int(border, 16) for border in words[0].split("-"))
+            found.append(Map(begin, end - begin, int(words[2], 16), words[-1]))
+    return found
 
 
 def all_mapped(ways):
@@ -155,7 +171,7 @@ def test_a_data_set_that_is_small_or_fits_or_lies_in_two_windows_is_mapped_once(
         assert all_mapped(made.epoch(window))
         maps.append(chunk_maps())
     assert maps[0] == maps[1]
-    assert len({name for _, name in maps[0]}) == num_chunks
+    assert len({one.file for one in maps[0]}) == num_chunks
 
 
 @pytest.mark.parametrize("limits", [NOTHING, {"max_chunks": 5}], ids=["bytes", "chunks"])
@@ -171,7 +187,7 @@ def test_a_data_set_that_turns_out_too_large_to_stand_is_mapped_in_part(windows,
     assert made.opener.spec.record_bytes <= 64
     for _ in range(2):
         assert all_mapped(made.epoch())
-        assert 0 < len({name for _, name in chunk_maps()}) < len(chunk_files(tmp_path / "cache"))
+        assert 0 < len({one.file for one in chunk_maps()}) < len(chunk_files(tmp_path / "cache"))
 
 
 def test_a_large_data_set_that_is_not_in_the_page_cache_is_read_past_it_until_it_is(windows, tmp_path):
@@ -189,9 +205,8 @@ def push_out():
     """Have the system let go of the pages of all maps of chunks."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for borders, _ in chunk_maps():
-        begin, end = (int(border, 16) for border in borders.split("-"))
-        libc.madvise(begin, end - begin, 21)  # MADV_PAGEOUT
+    for one in chunk_maps():
+        libc.madvise(one.begin, one.num_bytes, 21)  # MADV_PAGEOUT
 
 
 def test_a_large_data_set_that_was_pushed_out_of_memory_is_mapped_no_more(windows, tmp_path):
@@ -263,3 +278,92 @@ def test_another_error_of_a_map_is_not_taken_for_that(windows):
 
     with pytest.raises(PermissionError, match="Permission denied"):
         windows(map_file=map_file).epoch()
+
+
+# ---------------------------------------------------------------------- huge pages
+
+HUGE_ROWS = 40_000
+needs_maps = pytest.mark.skipif(sys.platform != "linux", reason="maps are looked at in /proc")
+
+
+@pytest.fixture
+def large(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {
+            **{f"x{i}": rng.integers(0, 1 << 40, HUGE_ROWS) for i in range(30)},
+            "tags": [np.arange(i % 40, dtype=np.int64) for i in range(HUGE_ROWS)],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=HUGE_ROWS // 4)
+    return tmp_path / "a.parquet"
+
+
+@needs_maps
+@pytest.mark.parametrize("stands", [True, False], ids=["standing", "window by window"])
+def test_chunks_are_mapped_as_far_from_a_huge_page_as_they_lie_in_their_file(large, tmp_path, stands):
+    dataset = Dataset(large, chunk_size="10MiB")
+    # All chunks fit into the smaller limit, but not twice: none stays mapped.
+    options = {"cache": tmp_path / "c", "cache_limit": "1GB" if stands else "24MB"}
+    with Loader(dataset, batch_size=1_000, shuffle=True, window=2, **options) as loader:
+        for batches in (iter(loader), iter(loader)):
+            next(batches)
+            assert len(chunk_maps()) >= 2
+            found = [one for one in chunk_maps() if one.num_bytes >= HUGE_BYTES]
+            assert found
+            assert all((one.begin - one.offset) % HUGE_BYTES == 0 for one in found)
+            if keeps_huge_pages(tmp_path):
+                assert sum(huge_bytes(tmp_path / "c")) >= HUGE_BYTES
+            for _ in batches:
+                pass
+
+
+@needs_maps
+def test_a_cache_that_is_used_after_a_start_of_the_machine_has_its_huge_pages(large, tmp_path, monkeypatch):
+    monkeypatch.setattr(chunk_format, "_LEAST_BYTES_S", 0.0)  # whatever pages cost here
+    chunk_format._costs_much.clear()
+    dataset, cache = Dataset(large), tmp_path / "c"
+    with Loader(dataset, batch_size=1_000, cache=cache) as loader:
+        for _ in loader:
+            pass
+    # As after a start: nothing is in the page cache, and no chunk has been checked.
+    store._verified.clear()
+    for mark in (cache / "checked").iterdir():
+        mark.unlink()
+    page_cache.drop(cache.rglob("*.safetensors"))
+    with Loader(dataset, batch_size=1_000, cache=cache) as loader:
+        batches = iter(loader)
+        next(batches)
+        if not keeps_huge_pages(tmp_path, is_read=True):
+            pytest.skip("this system reads no huge pages into its page cache")
+        sizes = [one.num_bytes for one in chunk_maps() if one.num_bytes >= HUGE_BYTES]
+        assert sizes
+        assert sum(huge_bytes(cache)) >= sum(size // HUGE_BYTES * HUGE_BYTES for size in sizes) // 2
+
+
+def keeps_huge_pages(folder, *, is_read=False):
+    """Return whether this system has huge pages of a file that was written in one call, or is read from the disk."""
+    path = folder / "control"
+    with path.open("w+b") as file:
+        os.pwrite(file.fileno(), bytes(2 * HUGE_BYTES), 0)
+        if is_read:
+            page_cache.drop([path])
+            bring_in(file.fileno(), 0, 2 * HUGE_BYTES)
+        mapped = ChunkMap(file.fileno(), 2 * HUGE_BYTES)
+    try:
+        assert not any(mapped.view()[::PAGE_BYTES])
+        return sum(huge_bytes(path)) == 2 * HUGE_BYTES if is_read else sum(huge_bytes(path)) > 0
+    finally:
+        path.unlink()
+
+
+def huge_bytes(folder):
+    """Return the bytes of each map of a folder's files that are entered as huge pages."""
+    found, is_ours = [], False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            is_ours = str(folder) in line
+        elif is_ours and name == "FilePmdMapped:":
+            found.append(int(values[0]) << 10)
+    return found
