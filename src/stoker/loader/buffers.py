@@ -40,13 +40,6 @@ _SMALL_BYTES = 32 << 10
 _Place: TypeAlias = tuple[int, int, int]  # number of a block, first byte in it, and behind the last one
 
 
-def _small_buffer(num_bytes: int) -> Array:
-    memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
-    address = addressof(c_char.from_buffer(memory.data))  # `memory.ctypes.data` takes three times as long
-    begin = -address % CACHE_LINE_BYTES
-    return memory[begin : begin + num_bytes]
-
-
 class _Block:
     """One piece of memory for many runs, or for one alone, and the gaps in it: ascending, and no two touch."""
 
@@ -113,7 +106,10 @@ class BufferPool:
     def take(self, num_bytes: int) -> Array:
         """Return a buffer of at least `num_bytes` that nobody else sees, uint8, its content undefined."""
         if num_bytes < self._least_bytes:
-            return _small_buffer(num_bytes)
+            memory = np.empty(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8)
+            address = addressof(c_char.from_buffer(memory.data))  # `memory.ctypes.data` takes three times as long
+            begin = -address % CACHE_LINE_BYTES
+            return memory[begin : begin + num_bytes]
         # In steps of a thirty-second to a sixty-fourth, so that what is nearly alike fits into the same gaps.
         step = max(CACHE_LINE_BYTES, 1 << num_bytes.bit_length() >> 6)
         size = -(-max(num_bytes, 1) // step) * step

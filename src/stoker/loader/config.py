@@ -37,7 +37,7 @@ HINTS = {
     "drop_last": "say remainder='drop', 'keep' or 'pad'",
     "pin_memory": "leave it out; stoker.torch.TorchLoader(device='cuda') copies from pinned memory by itself",
     "pin_memory_device": "leave it out; stoker.torch.TorchLoader(device='cuda') copies from pinned memory by itself",
-    "persistent_workers": "leave it out; there are no workers, and threads live from epoch to epoch",
+    "persistent_workers": "leave it out; there are no workers, only threads of this process",
     "worker_init_fn": "leave it out; there are no workers, only threads of this process",
     "multiprocessing_context": "leave it out; there are no workers, only threads of this process",
     "timeout": "leave it out; what fails is raised at the step that needed it",

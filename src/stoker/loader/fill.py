@@ -57,8 +57,7 @@ class Filler(Generic[K]):
         # Whoever waits for a chunk is woken by that one alone: where dozens of threads build, they would take turns
         # with the GIL to find that there is nothing for them.
         self._asked: dict[K, Future[None]] = {}  # until they are there; those that failed stay
-        self._subjects: dict[K, Subject | None] = {}
-        self._queue: deque[K] = deque()
+        self._queue: deque[tuple[K, Subject | None]] = deque()
         self._ahead: set[K] = set()  # built, and nobody has waited for them yet
         self._awaited: set[K] = set()
         self._num_building = 0
@@ -80,8 +79,7 @@ class Filler(Generic[K]):
                     asked = self._asked[chunk] = Future()
                     if self._stopped.is_set():
                         asked.set_exception(InterruptedError(_CLOSED))
-                    self._subjects[chunk] = subject
-                    self._queue.append(chunk)
+                    self._queue.append((chunk, subject))
                     self._to_begin.notify()
             self._start_threads()
 
@@ -129,10 +127,11 @@ class Filler(Generic[K]):
             thread.join()
 
     def _work(self) -> None:
-        while (chunk := self._claim()) is not None:
+        while (claimed := self._claim()) is not None:
+            chunk, subject = claimed
             error: BaseException | None = None
             try:
-                with self._stages.span("build", subject=self._subjects[chunk]):
+                with self._stages.span("build", subject=subject):
                     is_done = self._build(chunk)
             except BaseException as raised:  # it belongs to the step that needs this chunk
                 is_done, error = True, raised
@@ -141,7 +140,7 @@ class Filler(Generic[K]):
                 if is_done:
                     self._note_end(chunk, error)
                 else:
-                    self._queue.append(chunk)  # for this thread, in a while: nobody is woken to find it taken
+                    self._queue.append(claimed)  # for this thread, in a while: nobody is woken to find it taken
             if not is_done:
                 self._stopped.wait(_POLL_S)
 
@@ -153,31 +152,31 @@ class Filler(Generic[K]):
             if self.pool.built(self._size_of(chunk), is_hungry=is_hungry):
                 self._start_threads()
                 self._to_begin.notify_all()  # those that a smaller pool had no use for
-            del self._asked[chunk], self._subjects[chunk]
+            del self._asked[chunk]
             if chunk not in self._awaited and self._max_ahead() is not None:
                 self._ahead.add(chunk)
         if not asked.done():  # by `stop`
             asked.set_result(None) if error is None else asked.set_exception(error)
 
-    def _claim(self) -> K | None:
-        """Return the chunk to build next, None once stopped.
+    def _claim(self) -> tuple[K, Subject | None] | None:
+        """Return the chunk to build next, and what it is for; None once stopped.
 
         That is the first in the queue; where no more may be built ahead, the first that somebody waits for.
         """
         with self._lock:
             while not self._stopped.is_set():
-                chunk, may_build = None, self._num_building < self.pool.size  # the pool may have shrunk
+                claimed, may_build = None, self._num_building < self.pool.size  # the pool may have shrunk
                 if may_build and not self._queue:
                     self._is_hungry = False
                 elif may_build:
                     if (most := self._max_ahead()) is None:
                         self._ahead.clear()  # nobody waits for these now, nor takes them out of the count
                     may_go_ahead = most is None or len(self._ahead) < most
-                    chunk = next((one for one in self._queue if may_go_ahead or one in self._awaited), None)
-                if chunk is not None:
-                    self._queue.remove(chunk)
+                    claimed = next((one for one in self._queue if may_go_ahead or one[0] in self._awaited), None)
+                if claimed is not None:
+                    self._queue.remove(claimed)
                     self._num_building += 1
-                    return chunk
+                    return claimed
                 self._to_begin.wait()
             return None
 

@@ -65,7 +65,7 @@ class Lane:
         stages: Stages,
         subject_at: Callable[[int], Subject | None],
         on_open: Callable[[Window], object],
-        begins_at: float = 0.0,
+        begins_at: float,
     ) -> None:
         self.order, self._opened, self._filler, self._begins_at = order.few_long_epochs(), opened, filler, begins_at
         self._units_in, self._stages, self._subject_at, self._on_open = units_in, stages, subject_at, on_open
@@ -83,7 +83,7 @@ class Lane:
 
     # ------------------------------------------------------------------ what a batch needs
 
-    def parts(self, ranges: Iterable[Range], *, waits: bool = True) -> list[Part] | None:
+    def parts(self, ranges: Iterable[Range], *, waits: bool) -> list[Part] | None:
         """Return where the samples of positions lie, range by range: data set by data set, each in its own order.
 
         Their windows stay open for as long as the parts refer to them. Unless it `waits` until they are open, it
