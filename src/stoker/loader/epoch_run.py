@@ -61,8 +61,8 @@ class ReadyQueue:
         num_results: int,
         depth: int,
         num_threads: int,
-        max_together: int = 1,
-        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        max_together: int,
+        waiting: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._make, self._num_results, self._depth, self._waiting = make, num_results, depth, waiting
         num_threads = min(max(1, num_threads), depth, num_results)
@@ -94,15 +94,13 @@ class ReadyQueue:
         return len(self._ready)
 
     def get(self) -> Result:
-        """Return the next result once it is made; raise StopIteration behind the last.
+        """Return the next result once it is made; called as often as there are any.
 
         Raises:
             InterruptedError: The queue was closed before.
         """
         with self._lock:  # held while the caller itself makes a result: `close` waits for that
             number = self._next_to_hand
-            if number >= self._num_results:
-                raise StopIteration
             if not self._depth and number not in self._ready and not self._is_closed:
                 # At most as many as were handed over already: the first of all comes soon.
                 self._make_some(number, min(max(1, number), self._max_together, self._num_results - number))

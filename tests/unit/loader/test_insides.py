@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,8 @@ def test_what_interrupts_a_caller_who_makes_several_batches_does_so_at_once():
                 raise KeyboardInterrupt
             yield i, 1
 
-    with closing(ReadyQueue(make, num_results=12, depth=0, num_threads=1, max_together=4)) as queue:
+    options = {"depth": 0, "num_threads": 1, "max_together": 4, "waiting": nullcontext}
+    with closing(ReadyQueue(make, num_results=12, **options)) as queue:
         assert [queue.get() for _ in range(2)] == [(0, 1), (1, 1)]
         with pytest.raises(KeyboardInterrupt):
             queue.get()  # 2 is made, but nobody waits for it any more
