@@ -353,11 +353,6 @@ class Together(NamedTuple):
     # Where the order counts groups: their offsets in each batch, int64, shape [G + N], and how many each batch has.
     groups: tuple[Array, Sequence[int]] | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All fields in batch order, without those of groups."""
-        return self.assembled.names or self.assembled.spec.names
-
 
 def can_leave_together(spec: Spec) -> bool:
     """Return whether batches of these samples can be copied as one: without lists of lists or records of no bytes."""

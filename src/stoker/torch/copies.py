@@ -190,7 +190,7 @@ def begin(together: Together, copies: Copies, *, is_expanded: bool) -> Cut:
             pieces += _begin_expanded(rows, host_index, index, together.sizes, copies)
         else:
             pieces += [partial(_deduplicated, piece, index, together.sizes) for piece in _begin_own(rows, copies)]
-    names = list(together.names)
+    names = list(together.assembled.names or together.assembled.spec.names)
     if together.groups is not None:
         offsets, sizes = copies.array(together.groups[0]), [num + 1 for num in together.groups[1]]
         pieces.append(lambda: {"group_offsets": cut(offsets, sizes)})
