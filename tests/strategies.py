@@ -23,21 +23,17 @@ def examples(num: int) -> settings:
     return settings(max_examples=num * (10 if settings.get_current_profile_name() == "others" else 1))
 
 
-def alone(order) -> MixtureOrder:
-    """Return the order of a data set that stands alone, as a loader has it."""
-    settings = {name: getattr(order, name) for name in ("shuffle", "seed", "window", "lanes")}
-    return MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
-
-
 def quality_of_sorted(order, **options) -> Quality:
     """Return how well the order of one data set mixes it where it is sorted by a label of 64 equal classes."""
+    settings = {name: getattr(order, name) for name in ("shuffle", "seed", "window", "lanes")}
+    alone = MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
     num, borders = order.num_samples, np.arange(65)
     its = {
         "label_of": lambda _which, _epoch, place: place * 64 // num,
         "label_counts": [np.diff(-(-borders * num // 64))],
         "files": np.arange(len(order.chunk_starts) - 1),
     }
-    return quality(alone(order), **its | options)
+    return quality(alone, **its | options)
 
 
 def lanes_of(order, epoch: int) -> list:
