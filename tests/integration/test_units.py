@@ -161,7 +161,7 @@ def test_windows_that_would_cross_a_chunk_are_counted(tmp_path):
         pa.table({"id": np.arange(100), "k": np.zeros(100, np.int8)}), write_folder(tmp_path) / "a.parquet",
         row_group_size=25,
     )  # fmt: skip
-    dataset = stoker.Dataset(tmp_path / "data", chunk_size=225)
+    dataset = stoker.Dataset(tmp_path / "data", chunk_size=120)
     with stoker.Loader(dataset, batch_size=8, sequence=stoker.NGram(length=4, keys="k")) as loader:
         report, num_chunks = loader.units, len(chunk_starts(loader))
         assert num_chunks > 3
