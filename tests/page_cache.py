@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 
@@ -23,7 +22,7 @@ def cached_bytes(path: Path) -> int:
         answer = libc.mincore(ctypes.c_void_p(ctypes.addressof(begin)), ctypes.c_size_t(size), pages)
         del begin
     assert answer == 0, os.strerror(ctypes.get_errno())
-    return min(size, mmap.PAGESIZE * int((np.frombuffer(pages, np.uint8) & 1).sum()))
+    return min(size, mmap.PAGESIZE * sum(page & 1 for page in pages))
 
 
 def drop(paths: Iterable[Path]) -> int:
