@@ -171,6 +171,24 @@ def test_lists_of_lists_come_out_whole(lengths, num, is_placed, seed):
     assert out[: 8 * len(expected)].view(np.int64).tolist() == expected
 
 
+@pytest.mark.parametrize("width", [4, 8, 64, 320])
+@pytest.mark.parametrize("num", [0, 1, 60, 5_000])
+def test_what_records_share_is_read_with_or_without_them(width, num):
+    rng = np.random.default_rng(num)
+    chunks = [Chunk(rng.integers(0, 256, (n, width), dtype=np.uint8), {}) for n in (30, 7)]
+    table, _ = laid_out(Spec(()), chunks)
+    slot, row = places_in(chunks, num, rng)
+    offset = int(rng.integers(0, width // 4)) * 4
+    expected = [int(chunks[s].records[r, offset : offset + 4].view("<u4")[0]) for s, r in zip(slot, row, strict=True)]
+    rows, runs, out = Rows([(table, 0, slot, row)]), np.empty(num, np.int64), np.empty((num, width), np.uint8)
+    rows.runs(offset, runs)
+    assert runs.tolist() == expected
+    runs[:] = -1
+    rows.take_with_runs(out, offset, runs)
+    assert runs.tolist() == expected
+    assert out.tobytes() == b"".join(record for record, _ in taken(chunks, slot, row))
+
+
 def test_wrong_arrays_are_refused():
     table = window_of([[np.zeros((8, 8), dtype=np.uint8)]], TableLayout(8))
     one = np.zeros(1, dtype=np.int64)
