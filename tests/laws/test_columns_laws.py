@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 import fractions
 import itertools
@@ -12,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from hypothesis import assume, given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.delivered import delivered
+from tests.strategies import examples
 
 from stoker import Field, Ragged
-from stoker.columns import as_table, plan_spec, to_arrays
-
-WHERE = "lake/a.parquet row groups 0-1"
 
 
 def integers(kind: pa.DataType) -> st.SearchStrategy[int]:
@@ -106,11 +104,11 @@ def make(values: list[object], kind: pa.DataType) -> pa.Array:
 
 
 @st.composite
-def columns(draw: st.DrawFn, max_levels: int = 2) -> tuple[pa.ChunkedArray, object]:
-    """A column of any type, with nulls, cut into chunks that are slices, and a fill for its nulls."""
+def columns(draw: st.DrawFn, num_rows: int) -> tuple[pa.Array, object, object]:
+    """A column of any type, with nulls, a fill for them, and how it is encoded where it has no lists."""
     kind, values, fills = draw(leaves())
     is_words = kind in STRINGS or (kind in BINARY and kind != pa.binary(3))
-    levels = draw(st.integers(0, max(0, max_levels - is_words)))
+    levels = draw(st.integers(0, 2 - is_words))
     maybe = st.none() | values if draw(st.booleans()) else values
     for _ in range(levels):
         shape = draw(st.sampled_from(["list", "large", "fixed"]))
@@ -122,8 +120,17 @@ def columns(draw: st.DrawFn, max_levels: int = 2) -> tuple[pa.ChunkedArray, obje
             maybe = st.lists(maybe, max_size=3)
         if draw(st.booleans()):
             maybe = st.none() | maybe
-    rows = draw(st.lists(maybe, max_size=8))
-    return cut(draw, make(rows, kind)), draw(fills)
+    rows = draw(st.lists(maybe, min_size=num_rows, max_size=num_rows))
+    return make(rows, kind), draw(fills), draw(st.sampled_from(["plain", "dictionary", "run ends"]))
+
+
+def encoded(plain: pa.Array, how: str) -> pa.Array:
+    """The same rows in another encoding, where Arrow has one for their type."""
+    kind = plain.type
+    is_odd = pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind)
+    if how == "plain" or is_odd or pa.types.is_nested(kind) or kind in (pa.string_view(), pa.binary_view()):
+        return plain
+    return plain.dictionary_encode() if how == "dictionary" else pc.run_end_encode(plain)
 
 
 def cut(draw: st.DrawFn, whole: pa.Array) -> pa.ChunkedArray:
@@ -194,56 +201,20 @@ def same(left: object, right: object) -> bool:
     return left == right or (left != left and right != right)
 
 
-def check_against_spec(arrays, spec, num_rows):
-    assert list(arrays) == [entry.name for entry in spec]
-    for entry in spec:
-        array, levels = arrays[entry.name], 0
-        assert len(array.offsets) - 1 == num_rows if isinstance(array, Ragged) else len(array) == num_rows
-        while isinstance(array, Ragged):
-            array, levels = array.values, levels + 1
-        assert (array.dtype, array.shape[1:], levels) == (entry.dtype, entry.shape, entry.num_levels)
-        assert array.dtype.isnative
-        assert array.flags.c_contiguous
+@examples(12)
+@given(num_rows=st.integers(1, 8), fragment_rows=st.sampled_from([1, 3, 8]), data=st.data())
+def test_each_row_is_what_python_makes_of_it_however_it_is_cut_and_encoded(num_rows, fragment_rows, data):
+    drawn = [data.draw(columns(num_rows)) for _ in range(4)]
+    table = pa.table({f"x{i}": cut(data.draw, encoded(array, how)) for i, (array, _, how) in enumerate(drawn)})
+    fields = {f"x{i}": Field(fill=fill, mask=True) for i, (_, fill, _) in enumerate(drawn)}
+    found = delivered(table, fields, fragment_rows=fragment_rows)
+    for i, (array, fill, _) in enumerate(drawn):
+        expected = [answer(value, fill, is_ragged=holds_lists(array.type)) for value in array]
+        assert same(samples(found[f"x{i}"]), expected)
+        assert found[f"x{i}_mask"].tolist() == [value.is_valid for value in array]
 
 
-@given(columns())
-def test_each_row_is_what_python_makes_of_it(case):
-    column, fill = case
-    table = pa.table({"x": column})
-    fields = {"x": Field(fill=fill, mask=True)}
-    spec = plan_spec(table.schema, fields)
-    arrays = to_arrays(table, fields, where=WHERE)
-    check_against_spec(arrays, spec, table.num_rows)
-    expected = [answer(value, fill, is_ragged=holds_lists(column.type)) for value in column]
-    assert same(samples(arrays["x"]), expected)
-    assert arrays["x_mask"].tolist() == [value.is_valid for value in column]
-
-
-@given(columns(), st.data())
-def test_slices_give_the_rows_of_the_whole_in_order(case, data):
-    column, fill = case
-    table = pa.table({"x": column})
-    fields = {"x": Field(fill=fill)}
-    middle = data.draw(st.integers(0, table.num_rows))
-    parts = [to_arrays(part, fields, where=WHERE)["x"] for part in (table[:middle], table[middle:])]
-    whole = to_arrays(table, fields, where=WHERE)["x"]
-    assert same(samples(parts[0]) + samples(parts[1]), samples(whole))
-
-
-@given(columns(max_levels=0), st.sampled_from(["dictionary", "run ends"]))
-def test_an_encoding_changes_nothing(case, encoding):
-    column, fill = case
-    assume(not pa.types.is_decimal(column.type) or pa.types.is_decimal128(column.type))
-    assume(column.type not in (pa.string_view(), pa.binary_view()))
-    plain = column.combine_chunks()
-    encoded = plain.dictionary_encode() if encoding == "dictionary" else pc.run_end_encode(plain)
-    fields = {"x": Field(fill=fill, mask=True)}
-    tables = [pa.table({"x": array})[1:] for array in (plain, encoded)]
-    left, right = (to_arrays(table, fields, where=WHERE) for table in tables)
-    assert plan_spec(tables[0].schema, fields) == plan_spec(tables[1].schema, fields)
-    assert all(same(samples(left[name]), samples(right[name])) for name in left)
-
-
+@examples(20)
 @given(st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=3), min_size=1, max_size=8), st.data())
 def test_values_under_null_lists_never_show(rows, data):
     lengths = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)))
@@ -254,9 +225,9 @@ def test_values_under_null_lists_never_show(rows, data):
     views = pa.ListViewArray.from_arrays(
         offsets[:-1], pa.array([len(row) for row in stored], pa.int32()), child, mask=lists.is_null()
     )
-    start = data.draw(st.integers(0, len(rows)))
+    start = data.draw(st.integers(0, len(rows) - 1))
     table = pa.table({"lists": lists, "views": views})[start:]
-    arrays = to_arrays(table, {"lists": Field(fill=7), "views": Field(fill=7)}, where=WHERE)
+    arrays = delivered(table, {"lists": Field(fill=7), "views": Field(fill=7)})
     expected = [[7 if x is None else x for x in row or []] for row in rows[start:]]
     assert samples(arrays["lists"]) == expected
     assert samples(arrays["views"]) == expected
@@ -265,7 +236,13 @@ def test_values_under_null_lists_never_show(rows, data):
 WORDS = st.sampled_from(["a", "bb", "né", ""])
 
 
-@given(st.lists(st.none() | WORDS, max_size=9), st.sampled_from([*STRINGS, *BINARY[:3]]), st.booleans(), st.data())
+@examples(20)
+@given(
+    st.lists(st.none() | WORDS, min_size=1, max_size=9),
+    st.sampled_from([*STRINGS, *BINARY[:3]]),
+    st.booleans(),
+    st.data(),
+)
 def test_words_become_the_numbers_python_gives_them(rows, kind, is_dictionary, data):
     values = rows if kind in STRINGS else [None if row is None else row.encode() for row in rows]
     array = pa.array(values, kind)
@@ -278,50 +255,94 @@ def test_words_become_the_numbers_python_gives_them(rows, kind, is_dictionary, d
         "bucket": Field(hash_buckets=1000, fill=""),
         "bytes": Field(num_bytes=3, mask=True),
     }
-    arrays = to_arrays(table, fields, where=WHERE)
-    check_against_spec(arrays, plan_spec(table.schema, fields), len(rows))
+    arrays = delivered(table, fields)
     filled = ["zz" if row is None else row for row in rows]
     assert arrays["code"].tolist() == [vocabulary.index(row) if row in vocabulary else -1 for row in filled]
     assert arrays["bucket"].tolist() == [xxhash.xxh3_64_intdigest((row or "").encode()) % 1000 for row in rows]
     assert arrays["bytes"].tolist() == [list((row or "").encode().ljust(3, b"\0")) for row in rows]
 
 
-@st.composite
-def scalar_columns(draw: st.DrawFn) -> pa.Table:
-    num_rows = draw(st.integers(0, 6))
-    kinds = draw(st.lists(st.sampled_from([*INTEGERS, pa.bool_(), pa.float32(), pa.float64()]), min_size=1, max_size=4))
-    arrays = []
-    for kind in kinds:
+@examples(20)
+@given(
+    kinds=st.lists(st.sampled_from([*INTEGERS, pa.bool_(), pa.float32(), pa.float64()]), min_size=1, max_size=4),
+    dtype=st.sampled_from(["float32", "float64"]),
+    num_rows=st.integers(1, 6),
+    data=st.data(),
+)
+def test_a_stack_is_its_columns_side_by_side(kinds, dtype, num_rows, data):
+    columns = {}
+    for i, kind in enumerate(kinds):
         values = st.booleans() if kind == pa.bool_() else st.integers(0, 100)
         if pa.types.is_floating(kind):
             values = st.floats(width=kind.bit_width, allow_nan=False, min_value=-(2.0**100), max_value=2.0**100)
-        rows = draw(st.lists(st.none() | values, min_size=num_rows, max_size=num_rows))
-        arrays.append(cut(draw, pa.array(rows, kind)))
-    return pa.table(arrays, names=[f"c{i}" for i in range(len(kinds))])
-
-
-@given(scalar_columns())
-def test_a_stack_is_its_columns_side_by_side(table):
-    fields = {"all": Field("float32", columns="c*", fill=-2, mask=True)}
-    arrays = to_arrays(table, fields, where=WHERE)
-    check_against_spec(arrays, plan_spec(table.schema, fields), table.num_rows)
-    for j, column in enumerate(table.columns):
+        rows = data.draw(st.lists(st.none() | values, min_size=num_rows, max_size=num_rows))
+        columns[f"c{i}"] = cut(data.draw, pa.array(rows, kind))
+    arrays = delivered(pa.table(columns), {"all": Field(dtype, columns="c*", fill=-2, mask=True)})
+    for j, column in enumerate(columns.values()):
         values = [-2 if x is None else x for x in column.to_pylist()]
-        np.testing.assert_array_equal(arrays["all"][:, j], np.array(values, np.float64).astype(np.float32))
+        np.testing.assert_array_equal(arrays["all"][:, j], np.array(values, np.float64).astype(dtype))
         assert arrays["all_mask"][:, j].tolist() == column.is_valid().to_pylist()
 
 
-@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), max_size=20), st.integers(-5, 38))
-def test_a_decimal_is_the_float_nearest_to_it(unscaled, scale):
-    array = decimals(unscaled, pa.decimal128(38, scale))
-    nearest = [float(fractions.Fraction(n) / fractions.Fraction(10) ** scale) for n in unscaled]
-    assert to_arrays(pa.table({"x": array}), {}, where=WHERE)["x"].tolist() == nearest
+@examples(20)
+@given(
+    kind=st.sampled_from(["int8", "uint16", "int32", "int64", "float32", "float64"]),
+    dtype=st.sampled_from([None, "int64", "float64"]),
+    num_columns=st.integers(1, 40),
+    sizes=st.lists(st.integers(1, 70), min_size=1, max_size=3),
+    begin=st.integers(0, 5),
+    null_column=st.sampled_from([None, 0, 7]),
+)
+def test_a_stack_of_many_columns_of_one_type_is_these_whole_or_with_a_null(
+    kind, dtype, num_columns, sizes, begin, null_column
+):
+    num_rows = sum(sizes)
+    if dtype == "int64" and kind[0] == "f":
+        dtype = "float64"
+    rows = np.arange(num_rows * num_columns).reshape(num_rows, num_columns) % 100
+    expected = rows.astype(dtype or kind)
+    columns = {"id": pa.chunked_array([np.arange(num_rows)])}
+    for j in range(num_columns):
+        pieces, start = [], 0
+        for size in sizes:
+            # Values behind others, as those of a part are.
+            there = np.concatenate([np.full(begin, 99, kind), rows[start : start + size, j].astype(kind)])
+            is_null = np.zeros(len(there), np.bool_)
+            is_null[begin] = j == null_column and start == 0
+            pieces.append(pa.array(there, mask=is_null if is_null.any() else None).slice(begin))
+            start += size
+        columns[f"c{j}"] = pa.chunked_array(pieces)
+        if j == null_column:
+            expected[0, j] = 55
+    fields = {"x": Field(dtype, columns="c*", fill=None if null_column is None else 55)}
+    np.testing.assert_array_equal(delivered(pa.table(columns), fields)["x"], expected)
 
 
-@given(st.lists(st.datetimes(min_value=dt.datetime(1970, 1, 1)), max_size=5))
-def test_numpy_and_arrow_times_become_the_same_integers(times):
-    values = np.array(times, "M8[us]")
-    arrow = to_arrays(pa.table({"t": pa.array(times, pa.timestamp("us"))}), {}, where=WHERE)
-    numpy = to_arrays({"t": values}, {}, where=WHERE)
-    assert arrow["t"].tolist() == numpy["t"].tolist() == values.view(np.int64).tolist()
-    assert plan_spec(as_table({"t": values}, where=WHERE).schema, {})["t"].unit == "us since 1970"
+@examples(8)
+@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1, max_size=20))
+def test_a_decimal_is_the_float_nearest_to_it(unscaled):
+    scales = range(-5, 39)
+    found = delivered(pa.table({str(scale): decimals(unscaled, pa.decimal128(38, scale)) for scale in scales}))
+    for scale in scales:
+        nearest = [float(fractions.Fraction(n) / fractions.Fraction(10) ** scale) for n in unscaled]
+        assert found[str(scale)].tolist() == nearest
+
+
+@examples(8)
+@given(
+    words=st.lists(st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=300)), min_size=1, max_size=30),
+    sizes=st.lists(st.integers(200, 5_000), max_size=5),
+    num_buckets=st.integers(1, (1 << 62) - 1),
+    first=st.integers(0, 3),
+    seed=st.integers(0, 99),
+)
+@example(words=[bytes(range(n)) for n in range(256)], sizes=[], num_buckets=(1 << 62) - 1, first=0, seed=0)
+@example(words=[bytes(i % 7 for i in range(n)) for n in range(230, 260)], sizes=[], num_buckets=7, first=3, seed=0)
+@example(words=[b""], sizes=[240, 241, 1023, 1024, 1025, 2047, 2048, 2049, 3072], num_buckets=10**15, first=0, seed=0)
+def test_the_bucket_of_each_word_is_its_hash_however_long_it_is(words, sizes, num_buckets, first, seed):
+    rng = np.random.default_rng(seed)
+    every = [None] * first + words + [rng.bytes(size) for size in sizes]
+    table = pa.table({str(kind): pa.array(every, kind)[first:] for kind in BINARY[:3]})
+    found = delivered(table, {name: Field(hash_buckets=num_buckets, fill=0) for name in table.column_names})
+    expected = [0 if word is None else xxhash.xxh3_64_intdigest(word) % num_buckets for word in every[first:]]
+    assert all(array.tolist() == expected for array in found.values())

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.delivered import WHERE, delivered, loader_of
+from tests.strategies import examples
 
 from stoker import Field, FieldMismatchError, Ragged
-from stoker.columns import Converter, as_table, plan_spec, to_arrays
-
-WHERE = "lake/a.parquet row groups 0-1"
 
 
-def results(columns: object, **fields: Field):
-    return to_arrays(columns, fields, where=WHERE)
-
-
-def spec_of(columns: object):
-    return plan_spec(as_table(columns, where=WHERE).schema, {})
-
-
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
-@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 2, 0), (0, 4)])
-def test_arrays_come_out_as_they_went_in(dtype, shape):
-    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    out = results({"x": array})["x"]
-    np.testing.assert_array_equal(out, array)
-    assert (out.dtype, out.shape) == (array.dtype, array.shape)
-    assert str(spec_of({"x": array})["x"]) == f"x: {dtype}" + (f"[{', '.join(map(str, shape[1:]))}]" * (len(shape) > 1))
-
-
-def test_numbers_that_lie_in_order_are_not_copied():
-    array = np.arange(12.0).reshape(4, 3)
-    assert results({"x": array})["x"].ctypes.data == array.ctypes.data
+def test_arrays_come_out_as_they_went_in():
+    columns = {
+        f"{dtype} {shape}": np.arange(5 * np.prod(shape, dtype=int)).reshape(5, *shape).astype(dtype)
+        for dtype in ("bool", "int8", "uint64", "float16", "float32", "float64")
+        for shape in ((), (3,), (2, 0))
+    }
+    found = delivered(columns)
+    assert list(found) == list(columns)
+    for name, array in columns.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
 
 
 def test_strides_and_byte_order_do_not_matter():
     array = np.arange(24, dtype=np.int32).reshape(4, 6)
-    for odd in (array[:, ::2], array.astype(">i4"), np.asfortranarray(array), array[::-1]):
-        out = results({"x": odd})["x"]
-        np.testing.assert_array_equal(out, odd)
-        assert out.dtype == np.int32
-        assert out.dtype.isnative
-        assert out.flags.c_contiguous
+    odd = {"a": array[:, ::2], "b": array.astype(">i4"), "c": np.asfortranarray(array), "d": array[::-1]}
+    found = delivered(odd)
+    for name, values in odd.items():
+        np.testing.assert_array_equal(found[name], values)
+        assert found[name].dtype == np.int32
 
 
 def test_times_of_numpy_have_the_units_of_arrow():
@@ -51,9 +43,20 @@ def test_times_of_numpy_have_the_units_of_arrow():
         "ns": np.array(["2020-01-02"], "M8[ns]"),
         "span": np.array([90], "m8[m]"),
     }
-    arrays = results(columns)
-    assert [arrays[name].tolist() for name in columns] == [[1577923200], [1577923200 * 10**9], [5400]]
-    assert [entry.unit for entry in spec_of(columns)] == ["s since 1970", "ns since 1970", "s"]
+    with loader_of(columns) as loader:
+        assert [entry.unit for entry in loader.spec] == ["s since 1970", "ns since 1970", "s"]
+        (batch,) = loader
+    assert [batch[name].tolist() for name in columns] == [[1577923200], [1577923200 * 10**9], [5400]]
+
+
+@examples(8)
+@given(st.lists(st.datetimes(min_value=dt.datetime(1970, 1, 1)), min_size=1, max_size=5))
+def test_numpy_and_arrow_times_become_the_same_integers(times):
+    values = np.array(times, "M8[us]")
+    with loader_of({"numpy": values, "arrow": pa.array(times, pa.timestamp("us"))}) as loader:
+        assert {entry.unit for entry in loader.spec} == {"us since 1970"}
+        (batch,) = loader
+    assert batch["arrow"].tolist() == batch["numpy"].tolist() == values.view(np.int64).tolist()
 
 
 def test_not_a_time_and_masked_values_are_nulls():
@@ -61,7 +64,7 @@ def test_not_a_time_and_masked_values_are_nulls():
         "t": np.array(["2020-01-02", "NaT"], "M8[ms]"),
         "m": np.ma.masked_array([[1, 2], [3, 4]], mask=[[False, True], [False, False]]),
     }
-    arrays = results(columns, t=Field(fill=-1), m=Field(fill=9))
+    arrays = delivered(columns, {"t": Field(fill=-1), "m": Field(fill=9)})
     assert arrays["t"].tolist() == [1577923200000, -1]
     assert arrays["m"].tolist() == [[1, 9], [3, 4]]
 
@@ -72,15 +75,15 @@ def test_strings_of_numpy_are_strings():
     if hasattr(np.dtypes, "StringDType"):
         kinds["T"] = np.array(words, np.dtypes.StringDType())
     fields = {name: Field(num_bytes=3) for name in kinds}
-    for array in to_arrays(kinds, fields, where=WHERE).values():
+    for array in delivered(kinds, fields).values():
         assert [bytes(row).rstrip(b"\0").decode() for row in array] == words
-    coded = results({"x": np.array([["a", "b"], ["b", "b"]])}, x=Field(vocabulary=["a", "b"]))
+    coded = delivered({"x": np.array([["a", "b"], ["b", "b"]])}, {"x": Field(vocabulary=["a", "b"])})
     assert coded["x"].tolist() == [[0, 1], [1, 1]]
 
 
 def test_none_among_objects_is_null():
     columns = {"x": np.array(["a", None], object)}
-    assert results(columns, x=Field(vocabulary=["a"], fill=7))["x"].tolist() == [0, 7]
+    assert delivered(columns, {"x": Field(vocabulary=["a"], fill=7)})["x"].tolist() == [0, 7]
 
 
 def test_ragged_arrays_and_arrow_arrays_and_tables_are_taken():
@@ -91,20 +94,19 @@ def test_ragged_arrays_and_arrow_arrays_and_tables_are_taken():
         "a": pa.array([[1], [2, 3]]),
         "c": pa.chunked_array([["x"], ["y"]]),
     }
-    arrays = results(columns)
+    arrays = delivered(columns)
     assert arrays["r"].values.shape == (3, 2)
     assert arrays["rr"].offsets.tolist() == [0, 1, 3]
     assert arrays["rr"].values.offsets.tolist() == [0, 2, 2, 5]
     assert arrays["a"].offsets.tolist() == [0, 1, 3]
     assert bytes(arrays["c"].values) == b"xy"
     batch = pa.record_batch({"x": pa.array([1, 2])})
-    assert results(batch)["x"].tolist() == results(pa.table(batch))["x"].tolist() == [1, 2]
-    assert as_table(columns, where="").num_rows == as_table(batch, where="").num_rows == 2
+    assert delivered(batch)["x"].tolist() == delivered(pa.table(batch))["x"].tolist() == [1, 2]
 
 
 def test_fields_apply_to_results_as_to_columns():
     columns = {"a": np.array([1.0, 2.0]), "b": np.array([3.0, 4.0])}
-    assert results(columns, ab=Field("float32", columns=["b", "a"]))["ab"].tolist() == [[3, 1], [4, 2]]
+    assert delivered(columns, {"ab": Field("float32", columns=["b", "a"])})["ab"].tolist() == [[3, 1], [4, 2]]
 
 
 @pytest.mark.parametrize(
@@ -132,15 +134,25 @@ def test_fields_apply_to_results_as_to_columns():
 )
 def test_a_result_that_is_no_arrays_of_rows_says_what_to_return(columns, message):
     with pytest.raises(FieldMismatchError, match=message) as caught:
-        results(columns)
+        loader_of(columns, num_rows=3)
     assert caught.value.fragment == WHERE
     assert WHERE in str(caught.value)
 
 
-def test_a_converter_plans_anew_where_a_transform_returns_other_types():
-    converter = Converter({"x": Field("float32")})
-    for values in ([1, 2], [1.5, 2.5], [3, 4], [True, False]):
-        found = converter.convert({"x": np.array(values), "y": np.arange(2)}, where="here")
-        np.testing.assert_array_equal(found["x"], np.array(values, np.float32))
-        assert found["x"].dtype == np.float32
-    assert set(converter.convert({"x": np.arange(2.0)}, where="here")) == {"x"}
+def test_what_a_sample_is_depends_on_types_alone():
+    specs = []
+    for words in (np.array([], object), np.array(["a", None], object), np.array(["ab"])):
+        with loader_of({"x": words}, {"x": Field(fill="")}) as loader:
+            specs.append(loader.spec)
+    assert specs[0] == specs[1] == specs[2]
+
+
+def test_fragments_may_come_in_other_types_that_become_the_same():
+    results = [[1, 2], [1.5, 2.5], [3, 4], [True, False]]
+
+    def transform(table):
+        first = table["row"][0].as_py()
+        return {"x": np.array(results[first // 2]), "row": table["row"].to_numpy()}
+
+    found = delivered(transform, {"x": Field("float32")}, num_rows=8, fragment_rows=2)
+    assert found["x"].tolist() == [1, 2, 1.5, 2.5, 3, 4, 1, 0]

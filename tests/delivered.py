@@ -1,0 +1,69 @@
+"""What a loader delivers of columns that a transform returns: Arrow has more types and layouts than Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker import Dataset, Field, Loader, Spec
+from stoker.testing import MemoryStorage, write_parquet
+
+WHERE = "lake/a.parquet row group 0"  # as errors name it, where fragments are no smaller
+
+
+def loader_of(
+    columns: Any,
+    fields: Mapping[str, Field] | None = None,
+    *,
+    num_rows: int | None = None,
+    fragment_rows: int | None = None,
+) -> Loader:
+    """Return a loader whose batches have all rows, in order, of what the transform of its data set returns.
+
+    That is `columns`, or what they give if they can be called with a table of `num_rows` in fragments of
+    `fragment_rows`, whose column "row" counts from 0. Of a table, each fragment has its slice.
+    """
+    if num_rows is None:
+        num_rows = columns.num_rows if hasattr(columns, "num_rows") else len(next(iter(columns.values())))
+
+    def transform(table: pa.Table) -> Any:
+        if callable(columns):
+            return columns(table)
+        return columns if table.num_rows == num_rows else columns.slice(table["row"][0].as_py(), table.num_rows)
+
+    storage = MemoryStorage()
+    write_parquet(storage, {"row": np.arange(num_rows)}, url="lake/a.parquet", row_group_size=fragment_rows)
+    chunk_size = "32MiB" if fragment_rows is None else 8 * fragment_rows
+    options = {"transform": transform, "transform_version": "1", "fields": fields, "chunk_size": chunk_size}
+    return Loader(
+        Dataset("lake", storage=storage, **options),
+        batch_size=max(1, num_rows),
+        shuffle=False,
+        prefetch=0,
+        num_threads=1,
+    )
+
+
+def delivered(columns: Any, fields: Mapping[str, Field] | None = None, **options: Any) -> dict[str, Any]:
+    """Return the arrays of all rows that `loader_of` gives, one row or more; their dtypes and shapes are as planned."""
+    with loader_of(columns, fields, **options) as loader:
+        (batch,) = loader
+        assert list(batch) == [entry.name for entry in loader.spec]
+        for entry in loader.spec:
+            array, num_levels = batch[entry.name], 0
+            while hasattr(array, "offsets"):
+                assert array.offsets.dtype == np.int64
+                array, num_levels = array.values, num_levels + 1
+            assert (array.dtype, array.shape[1:], num_levels) == (entry.dtype, entry.shape, entry.num_levels)
+            assert array.dtype.isnative
+        return batch
+
+
+def spec_of(schema: Any, fields: Mapping[str, Field] | None = None) -> Spec:
+    """Return what a sample of such columns is, by no row of them."""
+    with loader_of(pa.Table.from_batches([], schema=pa.schema(schema)), fields) as loader:
+        assert not list(loader)
+        return loader.spec
