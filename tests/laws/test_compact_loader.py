@@ -1,5 +1,7 @@
 """Fields that are kept narrower come as they would without, but for the rounding that was asked for."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,15 +10,20 @@ from tests.strategies import arrays_in
 from tests.unit.cache.samples import same
 
 import stoker
-from stoker import FieldError, Ragged
-from stoker.fields.compact import narrow, plan_compact, widen
+from stoker import FieldError, Ragged, Scaled, Spec
+from stoker.cli import main
 
 KEPT = {
     "dense": "float16",
     "embedding": "bfloat16",
-    "share_of": stoker.Scaled(0.0, 1.0),
+    "share_of": Scaled(0.0, 1.0),
+    "price": Scaled(-0.1, 1.3, "uint16"),
     "ids": "int32",
     "code": "uint16",
+    "i8": "int8",
+    "i16": "int16",
+    "u8": "uint8",
+    "u32": "uint32",
     "flags": "bits",
     "tokens": "uint16",
     "ratings": "float16",
@@ -32,9 +39,14 @@ def write(folder):
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         total = int(offsets[-1])
         columns = {
-            "row": np.arange(num) + 1000 * i,
+            "row": np.arange(num, dtype=np.int32) + 1000 * i,
             "code": rng.integers(0, 60_000, num),
             "share_of": rng.random(num, dtype=np.float32),
+            "price": rng.random(num, dtype=np.float32),
+            **{
+                name: rng.integers(np.iinfo(KEPT[name]).min, np.iinfo(KEPT[name]).max, num, np.int64, endpoint=True)
+                for name in ("i8", "i16", "u8", "u32")
+            },
             "query": np.arange(num) // 5,
             **{f"dense_{k}": rng.standard_normal(num, dtype=np.float32) for k in range(5)},
             **{f"id_{k}": rng.integers(0, 1 << 31, num) for k in range(3)},
@@ -49,19 +61,13 @@ def write(folder):
     return folder
 
 
-def fields(*, is_compact):
-    def storage_dtype(name):
-        return {"storage_dtype": KEPT[name]} if is_compact else {}
+PATTERNS = {"dense": "dense_*", "ids": "id_*", "flags": "flag_*"}
 
+
+def fields(*, is_compact):
     return {
-        "dense": stoker.Field("float32", columns="dense_*", **storage_dtype("dense")),
-        "ids": stoker.Field("int64", columns="id_*", **storage_dtype("ids")),
-        "flags": stoker.Field(columns="flag_*", **storage_dtype("flags")),
-        "embedding": stoker.Field("float32", **storage_dtype("embedding")),
-        "share_of": stoker.Field("float32", **storage_dtype("share_of")),
-        "code": stoker.Field("int64", **storage_dtype("code")),
-        "tokens": stoker.Field("int64", **storage_dtype("tokens")),
-        "ratings": stoker.Field("float32", **storage_dtype("ratings")),
+        name: stoker.Field(columns=PATTERNS.get(name), storage_dtype=storage_dtype if is_compact else None)
+        for name, storage_dtype in KEPT.items()
     }
 
 
@@ -76,12 +82,18 @@ def dataset(folder, *, is_compact, **options):
 
 def rounded(array, name):
     """An array as it would come from what is kept of it."""
-    if name not in KEPT:
-        return array
+    kept = KEPT.get(name)
     if isinstance(array, Ragged):
         return Ragged(rounded(array.values, name), array.offsets)
-    dtype, _, compact = plan_compact(KEPT[name], array.dtype, array.shape[1:])
-    return widen(narrow(np.ascontiguousarray(array), compact, dtype), compact)
+    if kept == "float16":
+        return array.astype(np.float16).astype(np.float32)
+    if kept == "bfloat16":  # to the nearest, ties to even
+        bits = array.view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+    if isinstance(kept, Scaled):
+        steps = np.rint((array.astype(np.float64) - kept.low) / kept.step)
+        return steps.astype(np.float32) * np.float32(kept.step) + np.float32(kept.low)
+    return array
 
 
 def check(found, expected):
@@ -126,14 +138,21 @@ def test_batches_are_those_that_are_kept_wide_cold_and_warm(folder, tmp_path, or
     check(batches(stoker.Loader(compact, cache=tmp_path, **options), 2), expected)
 
 
-def test_the_record_is_as_much_smaller_and_the_spec_says_what_is_delivered(folder):
-    with (
-        stoker.Loader(dataset(folder, is_compact=False), **OPTIONS) as wide,
-        stoker.Loader(dataset(folder, is_compact=True), **OPTIONS) as narrow_,
-    ):
-        assert narrow_.spec == wide.spec
-        # 5 float32, 3 int64, 11 bools, 6 float32, a float32, an int64, and two int64 that stay.
-        assert narrow_._opened.spec.record_bytes <= 64 < 128 <= wide._opened.spec.record_bytes
+def test_the_record_is_as_much_smaller_and_the_spec_says_what_is_delivered(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    told = {}
+    for is_compact in (False, True):
+        script, asked = tmp_path / f"inspected_{is_compact}.py", fields(is_compact=is_compact)
+        script.write_text(f"from stoker import *\nd = Dataset({str(folder)!r}, fields={asked})\n")
+        assert main(["inspect", f"{script.name}:d", "--json"]) == 0
+        told[is_compact] = json.loads(capsys.readouterr().out)
+    # 5 float32, 3 int64, 11 bools, 6 float32, 2 float32, 5 int64, and an int32 and an int64 that stay.
+    assert [told[is_compact]["record_bytes"] for is_compact in (False, True)] == [192, 64]
+    assert {"float32[5], kept as float16", "bool[11], kept as bits", "int64, kept as uint32"} <= {
+        column["becomes"] for column in told[True]["columns"]
+    }
+    with stoker.Loader(dataset(folder, is_compact=True), **OPTIONS) as loader:
+        assert loader.spec == Spec.from_json(told[True]["spec"]).delivered == Spec.from_json(told[False]["spec"])
 
 
 def test_augment_sees_values_as_they_are_delivered(folder):
@@ -168,7 +187,7 @@ def test_a_mixture_mixes_them(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "storage_dtype"), [("code", "uint8"), ("ids", "int16"), ("dense", stoker.Scaled(0, 1)), ("tokens", "int8")]
+    ("name", "storage_dtype"), [("code", "uint8"), ("ids", "int16"), ("dense", Scaled(0, 1)), ("tokens", "int8")]
 )
 def test_a_value_that_does_not_fit_is_an_error_with_column_and_file(folder, name, storage_dtype):
     asked = fields(is_compact=False)

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import Entry, Field, Spec
-from stoker.fields.spec import parse_size
+from stoker import Dataset, Entry, Field, Spec
 
 DTYPES = ["bool", "int8", "uint16", "float16", "int32", "float32", "int64", "float64"]
 
@@ -87,12 +86,12 @@ def test_a_vocabulary_from_numpy_is_the_same_as_one_of_python_values():
     ("text", "size"), [(7, 7), ("7", 7), ("1kB", 1000), ("1 KiB", 1024), ("1.5GiB", 3 << 29), ("500gb", 500 * 10**9)]
 )
 def test_sizes_are_read_as_people_write_them(text, size):
-    assert parse_size(text, name="x") == size
+    assert Dataset("nowhere", chunk_size=text).chunk_bytes == size
 
 
 @pytest.mark.parametrize(
     ("text", "error"), [("many", ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)]
 )
 def test_what_is_no_size_is_refused_by_the_argument_s_name(text, error):
-    with pytest.raises(error, match="cache_limit"):
-        parse_size(text, name="cache_limit")
+    with pytest.raises(error, match="chunk_size"):
+        Dataset("nowhere", chunk_size=text)
