@@ -1,4 +1,7 @@
-"""What a loader delivers of columns that a transform returns: Arrow has more types and layouts than Parquet files."""
+"""What a loader delivers of columns that a transform returns, and what a transform gets of files.
+
+Arrow has more types and layouts than Parquet files: so what becomes of a column is asked by way of a transform.
+"""
 
 from __future__ import annotations
 
@@ -67,3 +70,10 @@ def spec_of(schema: Any, fields: Mapping[str, Field] | None = None) -> Spec:
     with loader_of(pa.Table.from_batches([], schema=pa.schema(schema)), fields) as loader:
         assert not list(loader)
         return loader.spec
+
+
+def read(dataset: Dataset) -> pa.Table:
+    """Return all rows, in order, as a transform gets them."""
+    catalogue = dataset.open()
+    firsts = [i for i in range(len(catalogue)) if catalogue.unit(i)[0] == i]
+    return pa.concat_tables([table for i in firsts for _, table in catalogue.read(i)])

@@ -143,7 +143,7 @@ def test_the_record_is_as_much_smaller_and_the_spec_says_what_is_delivered(folde
     told = {}
     for is_compact in (False, True):
         script, asked = tmp_path / f"inspected_{is_compact}.py", fields(is_compact=is_compact)
-        script.write_text(f"from stoker import *\nd = Dataset({str(folder)!r}, fields={asked})\n")
+        script.write_text(f"from stoker import Dataset, Field, Scaled\nd = Dataset({str(folder)!r}, fields={asked})\n")
         assert main(["inspect", f"{script.name}:d", "--json"]) == 0
         told[is_compact] = json.loads(capsys.readouterr().out)
     # 5 float32, 3 int64, 11 bools, 6 float32, 2 float32, 5 int64, and an int32 and an int64 that stay.

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
 
-from stoker._native import Column, ColumnReader, can_decompress
-from stoker.parquet.decode import RowGroups
+from stoker._native import Column, ColumnReader, can_decompress, read_footer
+from stoker.parquet.decode import RowGroups, _follow
 from stoker.parquet.footer_numbers import Numbers, read_numbers
 from stoker.parquet.footers import Footers
 from stoker.parquet.pages import NativeColumns, known_leaves
@@ -438,8 +438,65 @@ def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
     assert num_found > 100
 
 
-def test_the_numbers_of_a_footer_are_those_of_its_columns():
-    content, metadata = written(pa.table({"x": pa.array(np.arange(1_000))}), compression="zstd")
-    chunks = numbers_of(content, metadata).chunks
-    assert chunks["codec"][0, 0] == 6
-    assert chunks["uncompressed_bytes"][0, 0] == metadata.row_group(0).column(0).total_uncompressed_size
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"write_page_index": True}, {"use_dictionary": False}, {"write_statistics": False}, {"version": "1.0"}],
+)
+def test_the_numbers_of_a_footer_are_those_that_pyarrow_reads(options):
+    num_rows = 100
+    table = pa.table(
+        {
+            "a": range(num_rows),
+            "s": [None if i % 7 == 0 else str(i % 5) for i in range(num_rows)],
+            "l": [[i] * (i % 3) for i in range(num_rows)],
+            "u": [{"x": float(i), "y": i % 2 == 0} for i in range(num_rows)],
+            "f": pa.array([b"12345"] * num_rows, pa.binary(5)),
+        }
+    )
+    content, metadata = written(table, row_group_size=30, compression="zstd", **options)
+    found = numbers_of(content, metadata)
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        assert found.groups[g].tolist() == (group.total_byte_size, group.num_rows)
+        for leaf in range(metadata.num_columns):
+            chunk, row = group.column(leaf), found.chunks[g, leaf]
+            dictionary, statistics = chunk.dictionary_page_offset, chunk.statistics
+            assert row["codec"] == 6
+            assert row["data_offset"] == chunk.data_page_offset
+            assert row["dictionary_offset"] == (-1 if dictionary is None else dictionary)
+            assert row["compressed_bytes"] == chunk.total_compressed_size
+            assert row["uncompressed_bytes"] == chunk.total_uncompressed_size
+            assert row["num_values"] == chunk.num_values
+            known = statistics is not None and statistics.has_null_count
+            assert row["null_count"] == (statistics.null_count if known else -1)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"\x59\xf0\xff\xff\xff\xff\xff\xff\xff\x7f",  # a list of more elements than there are bytes
+        b"\x59" + b"\xff" * 40,
+        b"\x59" + b"\x19" * 4000,  # lists in lists
+        b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x33",  # a map
+        b"\x58\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a length that would lead backwards
+        b"\x56" + b"\xff" * 10,  # a number of more than 64 bits
+        b"\x5c" + b"\x1c" * 100,  # structs in structs
+    ],
+)
+def test_values_of_a_footer_that_never_end_are_refused(field):
+    groups, chunks = np.zeros((0, 2), np.int64), np.zeros((0, 1, 16), np.int64)
+    assert read_footer(np.frombuffer(b"\x15\x02\x00", np.uint8), groups, chunks)
+    assert not read_footer(np.frombuffer(field, np.uint8), groups, chunks)
+
+
+def test_a_dictionary_without_bytes_is_looked_at_where_no_page_is_behind_it():
+    def look():
+        header = yield 4, 18, True
+        words = yield 18, 18, False
+        return (len(header), len(words)) == (14, 0)
+
+    following = _follow(look())
+    next(following)
+    with pytest.raises(StopIteration) as over:
+        following.send((4, bytes(14)))
+    assert over.value.value

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.delivered import read
 
 from stoker import Dataset, FieldError
 
@@ -25,16 +26,10 @@ def written(path, columns, **options):
     return path
 
 
-def rows(path, **options):
-    catalogue = Dataset(path, **options).open()
-    tables = [table for i in range(len(catalogue)) if catalogue.unit(i)[0] == i for _, table in catalogue.read(i)]
-    return pa.concat_tables(tables)
-
-
 @pytest.mark.parametrize("chunk_size", ["32MiB", 16])
 def test_instants_that_nanoseconds_can_say_are_exact(tmp_path, chunk_size):
     path = written(tmp_path / "a.parquet", {"t": pa.array(SOUND * 20, US), "n": list(range(100))})
-    found = rows(path, chunk_size=chunk_size)
+    found = read(Dataset(path, chunk_size=chunk_size))
     assert found["t"].type == pa.timestamp("ns")
     assert found["t"].cast(US).to_pylist() == SOUND * 20
     assert found["n"].to_pylist() == list(range(100))
@@ -54,14 +49,16 @@ def test_instants_that_nanoseconds_can_say_are_exact(tmp_path, chunk_size):
 def test_instants_beyond_nanoseconds_are_refused_instead_of_wrapped_around(tmp_path, chunk_size, column, name):
     path = written(tmp_path / "a.parquet", {"n": list(range(len(column))), "t": column})
     with pytest.raises(FieldError, match="1677 to 2262") as caught:
-        rows(path, chunk_size=chunk_size)
+        read(Dataset(path, chunk_size=chunk_size))
     assert caught.value.columns == (name,)
     assert f"column {name!r}" in str(caught.value)
     assert str(path) in str(caught.value)
-    assert rows(path, chunk_size=chunk_size, columns=["n"])["n"].to_pylist() == list(range(len(column)))
+    assert read(Dataset(path, chunk_size=chunk_size, columns=["n"]))["n"].to_pylist() == list(range(len(column)))
 
 
 def test_a_filter_on_instants_beyond_nanoseconds_is_refused(tmp_path):
     path = written(tmp_path / "a.parquet", {"n": [1, 2], "t": pa.array([FAR, SOUND[0]], US)})
     with pytest.raises(FieldError, match="column 't'"):
-        rows(path, columns=["n"], filters=pc.field("t") > pa.scalar(dt.datetime(2000, 1, 1), pa.timestamp("ns")))
+        Dataset(
+            path, columns=["n"], filters=pc.field("t") > pa.scalar(dt.datetime(2000, 1, 1), pa.timestamp("ns"))
+        ).open()
