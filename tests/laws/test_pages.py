@@ -20,7 +20,7 @@ from tests.strategies import examples
 
 from stoker._native import Column, ColumnReader, can_decompress, read_footer
 from stoker.parquet.decode import RowGroups, _follow
-from stoker.parquet.footer_numbers import Numbers, read_numbers
+from stoker.parquet.footer_numbers import read_numbers
 from stoker.parquet.footers import Footers
 from stoker.parquet.pages import NativeColumns, known_leaves
 from stoker.parquet.schema import Layout
@@ -92,8 +92,8 @@ def natively(content: bytes, metadata: pq.FileMetaData, group: int, *, numbers=N
     return NativeColumns(
         InMemory(content),
         known_leaves(layout),
-        numbers_of(content, metadata),
-        group,
+        numbers_of(content, metadata)[1][group],
+        metadata.row_group(group).num_rows,
         {number: span_of(metadata, group, number) for number in wanted},
         **{"is_whole": True} | options,
     )
@@ -108,7 +108,7 @@ def read(content: bytes, metadata: pq.FileMetaData, group: int, number: int) -> 
     return next(iter(found.values()), None)
 
 
-def numbers_of(content: bytes, metadata: pq.FileMetaData) -> Numbers:
+def numbers_of(content: bytes, metadata: pq.FileMetaData) -> tuple[np.ndarray, np.ndarray]:
     buffer = pa.py_buffer(b"PAR1" + content[-8 - int.from_bytes(content[-8:-4], "little") :])
     return read_numbers(buffer, metadata, Layout.of(metadata), url="x")
 
@@ -454,12 +454,12 @@ def test_the_numbers_of_a_footer_are_those_that_pyarrow_reads(options):
         }
     )
     content, metadata = written(table, row_group_size=30, compression="zstd", **options)
-    found = numbers_of(content, metadata)
+    groups, chunks = numbers_of(content, metadata)
     for g in range(metadata.num_row_groups):
         group = metadata.row_group(g)
-        assert found.groups[g].tolist() == (group.total_byte_size, group.num_rows)
+        assert groups[g].tolist() == (group.total_byte_size, group.num_rows)
         for leaf in range(metadata.num_columns):
-            chunk, row = group.column(leaf), found.chunks[g, leaf]
+            chunk, row = group.column(leaf), chunks[g, leaf]
             dictionary, statistics = chunk.dictionary_page_offset, chunk.statistics
             assert row["codec"] == 6
             assert row["data_offset"] == chunk.data_page_offset

@@ -458,7 +458,7 @@ class ColumnAnswer:
 
 
 def plan_table(
-    schema: pa.Schema, fields: Mapping[str, Field], *, values_per_sample: Mapping[str, float] | None = None
+    schema: pa.Schema, fields: Mapping[str, Field], *, values_per_sample: Mapping[str, float]
 ) -> list[ColumnAnswer]:
     """Return what becomes of each column, in the order of the schema; refused columns say why.
 
@@ -481,7 +481,7 @@ def plan_table(
                 arrow_type=kind,
                 field=plan.entry.name,
                 becomes=str(plan.kept).removeprefix(f"{plan.kept.name}: "),
-                sample_bytes=_sample_bytes(plan, (values_per_sample or {}).get(name)),
+                sample_bytes=_sample_bytes(plan, values_per_sample.get(name)),
                 is_exact=not plan.entry.is_ragged,
             )
         )

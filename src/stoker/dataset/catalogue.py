@@ -326,7 +326,7 @@ class Catalogue(RowReader):
         if not file.deleted:
             return np.zeros(0, np.int64)
         rows = np.frombuffer(file.deleted, "<i8")
-        group_starts = offsets_of(self._footers.get(file.info).numbers.groups["num_rows"])
+        group_starts = offsets_of(self._footers.get(file.info).groups["num_rows"])
         groups, first, sizes = self.group_rows(i)
         starts = group_starts[groups] + first
         low, high = np.searchsorted(rows, starts), np.searchsorted(rows, starts + sizes)

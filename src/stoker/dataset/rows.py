@@ -160,7 +160,7 @@ class RowReader:
         footer = self._footers.get(file.info)
         needed = survivors(footer, file, self._chosen, self._footers)
         groups = np.array([g for g in range(start, stop) if g in needed], np.int64)
-        return groups, np.zeros_like(groups), footer.numbers.groups["num_rows"][groups]
+        return groups, np.zeros_like(groups), footer.groups["num_rows"][groups]
 
     def _decoded(
         self,
@@ -347,7 +347,7 @@ def _groups_in_doubt(
     footer: Footer, doubtful: Mapping[str, tuple[pa.DataType, pa.DataType]], content: pa.Buffer
 ) -> frozenset[int]:
     """Return the row groups of a file whose statistics do not say that all values fit."""
-    layout, num_groups = footer.layout, len(footer.numbers.groups)
+    layout, num_groups = footer.layout, len(footer.groups)
     bounds = {name: limits(source, target) for name, (source, target) in doubtful.items()}
     told = {name: both for name, both in bounds.items() if both is not None}
     if len(told) < len(bounds) or layout.members is not None:  # in a table, statistics go by other names

@@ -151,7 +151,7 @@ class Selection:
 
 def survivors(footer: Footer, file: Listed, chosen: Selection, footers: Footers) -> frozenset[int]:
     """Return the row groups of a file that may hold a row that passes the filter."""
-    groups = frozenset(range(len(footer.numbers.groups)))
+    groups = frozenset(range(len(footer.groups)))
     if chosen.prunable is None or footer.layout.members is not None:  # the filter's names are not the footer's
         return groups
     if file.partition not in footer.survivors:
@@ -172,13 +172,14 @@ def _cut_file(
 ) -> list[FragmentRange]:
     """Return the fragments of one file; where its footer contradicts itself, a SourceError says so."""
     footer = footers.get(file.info)
-    layout, numbers, url = footer.layout, footer.numbers, file.info.url
+    layout, url = footer.layout, file.info.url
     needed = survivors(footer, file, chosen, footers)
     read = partial(footers.read, file.info)  # where the footer does not tell how large rows are
+    nums, leaves = footer.groups["num_rows"], layout.leaves(chosen.names)
     sizes = row_group_bytes(
-        layout, numbers, layout.leaves(chosen.names), sorted(needed), most_bytes=chosen.chunk_bytes, read=read
+        layout, nums, footer.chunks, leaves, sorted(needed), most_bytes=chosen.chunk_bytes, read=read
     )
-    rows = [num if g in needed or num < 0 else 0 for g, num in enumerate(numbers.groups["num_rows"].tolist())]
+    rows = [num if g in needed or num < 0 else 0 for g, num in enumerate(nums.tolist())]
     try:
         return plan(list(zip(rows, sizes.tolist(), strict=True)))
     except ValueError as error:
@@ -187,7 +188,7 @@ def _cut_file(
 
 def _nulls(footer: Footer, chosen: Selection, *, is_picked: bool) -> list[int]:
     """Return the nulls of each stored column in a file, as far as its statistics say."""
-    layout, counts = footer.layout, footer.numbers.chunks["null_count"]
+    layout, counts = footer.layout, footer.chunks["null_count"]
     may_be_null = layout.max_definition_levels > 0
     is_odd = ((counts < 0) | (counts > _MOST_NULLS)).any(axis=0)
     total = counts.sum(axis=0)
@@ -196,7 +197,7 @@ def _nulls(footer: Footer, chosen: Selection, *, is_picked: bool) -> list[int]:
     by_leaf = np.where(is_odd | ((total > 0) & is_vague), _NOT_TOLD, total) * may_be_null
     known = by_leaf.tolist()
     # A column that the file lacks is all null, though a filter may leave no row of it.
-    lacking = _NOT_TOLD if is_picked else int(footer.numbers.groups["num_rows"].sum())
+    lacking = _NOT_TOLD if is_picked else int(footer.groups["num_rows"].sum())
     return [
         lacking if not own else known[own[0]] if len(own) == 1 else -any(known[leaf] for leaf in own)
         for own in map(layout.leaves_of, chosen.stored)

@@ -181,7 +181,7 @@ def _row_facts(catalogue: Catalogue, table: pa.Table, unit: range) -> dict[str, 
     at_source = dict[str, int]()
     if number is not None:  # compressed, in the unit's row groups, as the footer says
         footer = catalogue.footer(number)
-        chunks = footer.numbers.chunks[fragment.row_groups.start : fragment.row_groups.stop]
+        chunks = footer.chunks[fragment.row_groups.start : fragment.row_groups.stop]
         leaves = {name: footer.layout.leaves_of(name) for name in table.column_names}
         at_source = {name: int(chunks[:, own]["compressed_bytes"].sum()) for name, own in leaves.items() if own}
     at_source = at_source or sizes

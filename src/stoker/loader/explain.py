@@ -260,7 +260,7 @@ def _file_of(catalogue: Catalogue, url: str) -> int:
 def _chunk_of_row(catalogue: Catalogue, url: str, row_group: int, row: int) -> tuple[int, int]:
     """Return chunk and row of the chunk of a row of a file; raises as `find_all` does."""
     file = _file_of(catalogue, url)
-    url, sizes = catalogue.files[file].url, catalogue.footer(file).numbers.groups["num_rows"]
+    url, sizes = catalogue.files[file].url, catalogue.footer(file).groups["num_rows"]
     if not 0 <= row_group < len(sizes):
         raise ValueError(f"{url} has {len(sizes):,} row groups, and none with the number {row_group}")
     num_rows = int(sizes[row_group])

@@ -86,7 +86,7 @@ def column_chunks(
     footer: Footer, groups: Sequence[int], leaves: Sequence[int], info: ObjectInfo
 ) -> list[dict[int, ByteRange]]:
     """Return where column chunks of a file lie, none of them outside of it: of each row group, leaf column -> place."""
-    chunks, size = footer.numbers.chunks[groups][:, leaves], info.size_bytes
+    chunks, size = footer.chunks[groups][:, leaves], info.size_bytes
     start, dictionary, length = chunks["data_offset"], chunks["dictionary_offset"], chunks["compressed_bytes"]
     # An offset of 0 is what some writers put where there is no dictionary page.
     start = np.where((dictionary > 0) & (dictionary < start), dictionary, start)
@@ -168,8 +168,8 @@ class RowGroups:
             NativeColumns(
                 self.ranges,
                 known,
-                footer.numbers,
-                group,
+                footer.chunks[group],
+                int(footer.groups["num_rows"][group]),
                 {leaf: spans[leaf] for leaf in leaves},
                 coded=self.coded,
                 most_bytes=self.most_bytes,
@@ -220,7 +220,7 @@ class RowGroups:
         Raises behind the last where they have other rows than their footer says, and where lists hold more: pyarrow
         stops behind those that it expects, and says nothing.
         """
-        layout, chunks = self.footer.layout, self.footer.numbers.chunks
+        layout, chunks = self.footer.layout, self.footer.chunks
         leaves = sorted(leaves)  # as their columns come
         coded = [leaf for leaf in leaves if sum(self._may_fill_memory(leaf, group) for group in groups)]
         is_whole = len(self.part_rows) == 1
@@ -253,7 +253,7 @@ class RowGroups:
             num_rows += piece.num_rows
             entries += [n for column in piece.columns for n in _num_entries(column)]
             yield self._without_dictionaries(piece) if coded else piece
-        _check_num_rows(num_rows, int(self.footer.numbers.groups["num_rows"][list(groups)].sum()))
+        _check_num_rows(num_rows, int(self.footer.groups["num_rows"][list(groups)].sum()))
         promised = chunks["num_values"][list(groups)][:, leaves].sum(axis=0)
         for i in np.flatnonzero(entries != promised).tolist():
             raise ValueError(
@@ -274,7 +274,7 @@ class RowGroups:
                     start, stop, _ = look.send(np.frombuffer(self.ranges.get(start, stop), np.uint8))
             except StopIteration as over:
                 return bool(over.value)
-        chunk = self.footer.numbers.chunks[group, leaf]
+        chunk = self.footer.chunks[group, leaf]
         most, known = int(chunk["uncompressed_bytes"]) * int(chunk["num_values"]), self._known(chunk)
         is_by_dictionary = bool(known & _BY_DICTIONARY) and known <= _AS_DICTIONARY
         return bool(is_by_dictionary and self.footer.layout.is_text[leaf] and most > self.most_bytes)
@@ -286,7 +286,7 @@ class RowGroups:
         take too much: pyarrow takes the memory before it looks. So does it where strings take too much by a dictionary,
         unless they will be read as one (`is_coded`).
         """
-        chunk, path = self.footer.numbers.chunks[group, leaf], self.footer.layout.paths[leaf]
+        chunk, path = self.footer.chunks[group, leaf], self.footer.layout.paths[leaf]
         is_text = is_codable = bool(self.footer.layout.is_text[leaf])
         must_fit = not is_coded and self._known(chunk) <= _AS_DICTIONARY
         longest = num_values = num_shared = 0

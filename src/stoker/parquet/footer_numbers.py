@@ -13,7 +13,6 @@ A file of 500 bytes may hold 100 million rows of one word. What it takes in memo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -48,18 +47,14 @@ CHUNK = np.dtype([(name, np.int64) for name in _CHUNK.split()])
 """As `read_footer` of the native module fills them in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Numbers:
-    """What a footer says of its row groups (G) and their column chunks (L leaf columns each), -1 where it is silent."""
-
-    groups: npt.NDArray[np.void]  # of dtype `GROUP`, shape [G]
-    chunks: npt.NDArray[np.void]  # of dtype `CHUNK`, shape [G, L]
-
-
-def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str) -> Numbers:
+def read_numbers(
+    buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *, url: str
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
     """Return the numbers of a footer, which is a Parquet file without data; pyarrow has parsed it, too.
 
-    A footer that contradicts itself is a `SourceCorruptError`, and one of encrypted columns a `SourceError`.
+    They are those of its row groups (G), of dtype `GROUP`, shape [G], and of their column chunks (L leaf columns each),
+    of dtype `CHUNK`, shape [G, L]; -1 where it is silent. A footer that contradicts itself is a `SourceCorruptError`,
+    and one of encrypted columns a `SourceError`.
     """
     groups = np.full((metadata.num_row_groups, GROUP.itemsize // 8), -1, np.int64)
     chunks = np.full((metadata.num_row_groups, len(layout.paths), CHUNK.itemsize // 8), -1, np.int64)
@@ -102,12 +97,12 @@ def read_numbers(buffer: pa.Buffer, metadata: pq.FileMetaData, layout: Layout, *
             f"the footer of {url} is corrupt: it has {metadata.num_rows:,} rows, and its row groups have {total:,}",
             url=url,
         )
-    return Numbers(groups=groups, chunks=chunks)
+    return groups, chunks
 
 
-def _decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, Bools]:
+def _decoded_bytes(layout: Layout, num_rows: Int64, chunks: npt.NDArray[np.void]) -> tuple[Int64, Bools]:
     """Return the bytes of column chunks in Arrow, as the footer tells, and where that may be too few. [G, L] each."""
-    rows, chunks = numbers.groups["num_rows"][:, None], numbers.chunks
+    rows = num_rows[:, None]
     values = np.maximum(rows, np.where(layout.max_repetition_levels > 0, chunks["num_values"], 0))
     values = np.minimum(values, _MOST_BYTES)
     stored = np.clip(chunks["uncompressed_bytes"], 0, _MOST_BYTES)
@@ -123,30 +118,30 @@ def _decoded_bytes(layout: Layout, numbers: Numbers) -> tuple[Int64, Bools]:
 
 def row_group_bytes(
     layout: Layout,
-    numbers: Numbers,
+    num_rows: Int64,
+    chunks: npt.NDArray[np.void],
     leaves: Sequence[int],
     needed: Sequence[int],
     *,
     most_bytes: int,
     read: ReadStart,
 ) -> Int64:
-    """Return the bytes that some leaf columns of each row group take once decoded. Shape [G].
+    """Return the bytes that some leaf columns of each row group, which has so many rows, take once decoded. Shape [G].
 
     Of the row groups that are needed and may take more than `most_bytes`, the file is read where its footer does not
     tell: at most once a column, and once more for each dictionary that is much larger than those seen before.
     """
-    sizes, is_vague = _decoded_bytes(layout, numbers)
-    sizes, is_vague = sizes[:, leaves], is_vague[:, leaves]
+    sizes, is_vague = _decoded_bytes(layout, num_rows, chunks)
+    sizes, is_vague, chunks = sizes[:, leaves], is_vague[:, leaves], chunks[:, leaves]
     vague = [g for g in needed if is_vague[g].any()]
     if vague:
-        chunks, rows = numbers.chunks[:, leaves], numbers.groups["num_rows"]
-        values = np.maximum(rows[:, None], chunks["num_values"])
+        values = np.maximum(num_rows[:, None], chunks["num_values"])
         values = np.minimum(values - np.maximum(chunks["null_count"], 0), _MOST_BYTES)
         # No word is longer than all that is stored.
         most = np.where(is_vague, np.maximum(values, 0).astype(np.float64) * sizes, sizes).sum(axis=1)
         seen: list[tuple[int, float]] = [(-1, 0.0)] * len(leaves)
         # The largest first: what its dictionary says holds for smaller ones.
-        for g in sorted((g for g in vague if most[g] > most_bytes), key=lambda g: -int(rows[g])):
+        for g in sorted((g for g in vague if most[g] > most_bytes), key=lambda g: -int(num_rows[g])):
             for i in np.flatnonzero(is_vague[g]).tolist():
                 stored = _dictionary_bytes(chunks[g, i])
                 if stored > 2 * seen[i][0]:

@@ -20,11 +20,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import SourceCorruptError, SourceError
-from stoker.parquet.footer_numbers import Numbers, read_numbers
+from stoker.parquet.footer_numbers import read_numbers
 from stoker.parquet.naming import named
 from stoker.parquet.schema import Layout
 from stoker.storage.failures import decoding
@@ -78,7 +80,8 @@ class Footer:
     """
 
     layout: Layout
-    numbers: Numbers  # checked
+    groups: npt.NDArray[np.void]  # checked, as `read_numbers` returns them
+    chunks: npt.NDArray[np.void]
     digest: str
     metadata: Callable[[], pq.FileMetaData]
     survivors: dict[object, frozenset[int]] = field(default_factory=dict)
@@ -185,9 +188,11 @@ class Footers:
         metadata = parse_footer(buffer, info.url)
         with decoding(info.url, where=f"the schema of {info.url}"):
             layout = self._layout(metadata)
+        groups, chunks = read_numbers(buffer, metadata, layout, url=info.url)
         made = Footer(
             layout=layout,
-            numbers=read_numbers(buffer, metadata, layout, url=info.url),
+            groups=groups,
+            chunks=chunks,
             digest=hashlib.blake2b(buffer, digest_size=16).hexdigest(),
             metadata=partial(self._parsed, info),
         )
@@ -295,7 +300,7 @@ class Footers:
 
 
 def _num_bytes(footer: Footer) -> int:
-    return footer.numbers.chunks.nbytes + footer.numbers.groups.nbytes  # the rest is what files share
+    return footer.chunks.nbytes + footer.groups.nbytes  # the rest is what files share
 
 
 def _read_kept(path: Path) -> dict[ObjectInfo, _Packed]:

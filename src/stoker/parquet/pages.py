@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from stoker._native import Column, ColumnReader, DecodedRows, can_decompress, decode_columns
 from stoker.host import huge
-from stoker.parquet.footer_numbers import Numbers
 from stoker.parquet.schema import BOOLEAN, BYTES, DOUBLE, FIXED_BYTES, FLOAT, INT32, INT64, Layout
 from stoker.storage.fetch import ByteRange, Ranges
 
@@ -114,8 +113,8 @@ class NativeColumns:
 
     ranges: Ranges
     known: Mapping[int, Leaf]  # as `known_leaves` returns them
-    numbers: Numbers
-    group: int  # the row group
+    chunks: npt.NDArray[np.void]  # what the footer says of its column chunks, of dtype `CHUNK`. Shape [L]
+    num_left: int  # rows that were not taken yet
     spans: Mapping[int, ByteRange]  # leaf columns that are wanted -> where their column chunks lie
     coded: Collection[str] = ()  # columns of strings that are wanted as Arrow's dictionary
     most_bytes: int = MOST_DECODED_BYTES  # more than the strings of a column may take once they are looked up
@@ -123,8 +122,7 @@ class NativeColumns:
     piece_bytes: int = _PIECE_BYTES  # the least that is read of a column at a time
 
     def __post_init__(self) -> None:
-        about = self.numbers.chunks[self.group, [*self.spans]][["codec", "num_values", "uncompressed_bytes"]].tolist()
-        self.num_left = int(self.numbers.groups["num_rows"][self.group])  # rows that were not taken yet
+        about = self.chunks[[*self.spans]][["codec", "num_values", "uncompressed_bytes"]].tolist()
         self._columns = [
             _ColumnChunk(self, self.known[leaf], span, *its)
             for (leaf, span), its in zip(self.spans.items(), about, strict=True)

@@ -237,7 +237,7 @@ def _overview(catalogue: Catalogue) -> SourceOverview:
 
     def work(i: int) -> None:
         footer = catalogue.footer(i)
-        rows, num_bytes = footer.numbers.groups["num_rows"], footer.numbers.groups["total_bytes"]
+        rows, num_bytes = footer.groups["num_rows"], footer.groups["total_bytes"]
         groups[i] = np.stack([rows, num_bytes], axis=1)
         for k, (name, is_text) in enumerate(long.items()):
             value = dict(catalogue.listed[i].partition).get(name)
@@ -266,7 +266,7 @@ def _overview(catalogue: Catalogue) -> SourceOverview:
 
 def _num_values(footer: Footer, leaf: int, *, is_text: bool) -> npt.NDArray[np.float64]:
     """Return about how many innermost values a leaf has in each row group, bytes of text; -1 where nobody knows."""
-    chunks = footer.numbers.chunks[:, leaf]
+    chunks = footer.chunks[:, leaf]
     values = chunks["num_values"].astype(np.float64)
     if not is_text:
         return values

@@ -342,7 +342,7 @@ def _group_starts(catalogue: Catalogue, num_threads: int) -> list[Int64]:
     """Return where each file's row groups begin among all rows of all files, and where the last one ends."""
 
     def starts_in(file: int) -> Int64:
-        return offsets_of(catalogue.footer(file).numbers.groups["num_rows"])
+        return offsets_of(catalogue.footer(file).groups["num_rows"])
 
     found = map_each(range(len(catalogue.files)), starts_in, num_threads=num_threads)
     firsts = offsets_of(np.array([starts[-1] for starts in found], np.int64))
