@@ -23,11 +23,13 @@ def loader_of(
     *,
     num_rows: int | None = None,
     fragment_rows: int | None = None,
+    **options: Any,
 ) -> Loader:
     """Return a loader whose batches have all rows, in order, of what the transform of its data set returns.
 
     That is `columns`, or what they give if they can be called with a table of `num_rows` in fragments of
-    `fragment_rows`, whose column "row" counts from 0. Of a table, each fragment has its slice.
+    `fragment_rows`, whose column "row" counts from 0. Of a table, each fragment has its slice. `options` are more of
+    those of the data set.
     """
     if num_rows is None:
         num_rows = columns.num_rows if hasattr(columns, "num_rows") else len(next(iter(columns.values())))
@@ -35,14 +37,15 @@ def loader_of(
     def transform(table: pa.Table) -> Any:
         if callable(columns):
             return columns(table)
-        return columns if table.num_rows == num_rows else columns.slice(table["row"][0].as_py(), table.num_rows)
+        first = table["row"][0].as_py() if table.num_rows else 0
+        return columns if table.num_rows == num_rows else columns.slice(first, table.num_rows)
 
     storage = MemoryStorage()
     write_parquet(storage, {"row": np.arange(num_rows)}, url="lake/a.parquet", row_group_size=fragment_rows)
-    chunk_size = "32MiB" if fragment_rows is None else 8 * fragment_rows
-    options = {"transform": transform, "transform_version": "1", "fields": fields, "chunk_size": chunk_size}
+    if fragment_rows is not None:
+        options["chunk_size"] = 8 * fragment_rows
     return Loader(
-        Dataset("lake", storage=storage, **options),
+        Dataset("lake", storage=storage, transform=transform, transform_version="1", fields=fields, **options),
         batch_size=max(1, num_rows),
         shuffle=False,
         prefetch=0,

@@ -213,6 +213,25 @@ def test_nan_is_a_number_and_no_null():
     assert np.isnan(one(pa.array([np.nan]))).all()
 
 
+def test_a_part_of_which_no_row_passes_becomes_arrays_without_rows():
+    table = pa.table(
+        {
+            "f": pa.array([[1, 2, 3, 4]] * 6, pa.list_(pa.float32(), 4)),
+            "r": pa.array([[[1], []]] * 6, pa.list_(pa.list_(pa.int16()))),
+            "s": ["a", None] * 3,
+            "a": pa.array([1, None] * 3, pa.int8()),
+            "b": pa.array([3, 4] * 3, pa.int16()),
+        }
+    )
+    fields = {"ab": Field(columns=["b", "a"], mask=True), "s": Field(num_bytes=3, mask=True)}
+    found = delivered(table, fields, filters=[("row", "<", 2)], chunk_size=16)  # of a row group in three parts
+    expected = delivered(table[:2], fields)
+    assert {name: array.tolist() for name, array in found.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    assert found["ab"].tolist() == [[3, 1], [4, 0]]
+
+
 def test_lists_of_one_length_become_an_array_and_another_length_names_its_row():
     array = pa.chunked_array([[[1, 2], [3, 4]], [[5, 6], [7]]], pa.list_(pa.int64()))
     assert one(array[:3], shape=(2,)).tolist() == [[1, 2], [3, 4], [5, 6]]
