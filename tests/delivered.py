@@ -71,7 +71,6 @@ def delivered(columns: Any, fields: Mapping[str, Field] | None = None, **options
 def spec_of(schema: Any, fields: Mapping[str, Field] | None = None) -> Spec:
     """Return what a sample of such columns is, by no row of them."""
     with loader_of(pa.Table.from_batches([], schema=pa.schema(schema)), fields) as loader:
-        assert not list(loader)
         return loader.spec
 
 

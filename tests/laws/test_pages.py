@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
 
+from stoker import Dataset
 from stoker._native import Column, ColumnReader, can_decompress, read_footer
-from stoker.parquet.decode import RowGroups, _follow
+from stoker.parquet.decode import _follow
 from stoker.parquet.footer_numbers import read_numbers
-from stoker.parquet.footers import Footers
 from stoker.parquet.pages import NativeColumns, known_leaves
 from stoker.parquet.schema import Layout
-from stoker.storage.fetch import ByteRange, Ranges
+from stoker.storage.fetch import ByteRange
 from stoker.testing import MemoryStorage
 
 CODECS = ["NONE", "SNAPPY", "GZIP", "ZSTD", "LZ4"]
@@ -172,32 +172,19 @@ def test_columns_are_what_pyarrow_makes_of_them(data, num_rows, seed):
 
 
 @pytest.mark.parametrize("is_coded", [False, True])
-@pytest.mark.parametrize("kind", WORDS, ids=str)
-def test_strings_of_row_groups_with_and_without_a_dictionary_are_of_one_type(kind, is_coded):
+def test_strings_of_row_groups_with_and_without_a_dictionary_are_of_one_type(is_coded):
     words = [f"word {i % 3}" for i in range(3_000)] + [f"another word {i}" for i in range(3_000)]
-    content, metadata = written(
-        pa.table({"x": pa.array(words).cast(kind)}), row_group_size=1_500, dictionary_pagesize_limit=2_000
-    )
-    storage = MemoryStorage({"a": content})
-    info = storage.stat("a")
 
-    def type_of(*groups):
-        decoding = RowGroups(
-            ranges=Ranges(info, storage, ()),
-            footer=Footers(storage, path=None).get(info),
-            numbers=groups,
-            spans=[{0: span_of(metadata, group, 0)} for group in groups],
-            part_rows=[1_500 * len(groups)],
-            coded=["x"] if is_coded else [],
-            where="a",
-            url="a",
-        )
-        (table,) = decoding.parts()
-        assert table["x"].cast(pa.string()).to_pylist() == words[1_500 * groups[0] : 1_500 * (groups[-1] + 1)]
-        return table["x"].type
+    def types_of(some):
+        table = pa.table({str(kind): pa.array(some).cast(kind) for kind in WORDS})
+        content, _ = written(table, row_group_size=1_500, dictionary_pagesize_limit=2_000)
+        catalogue = Dataset("a", storage=MemoryStorage({"a": content})).open()
+        ((_, found),) = catalogue.read(0, coded=table.column_names if is_coded else ())
+        assert all(column.cast(pa.string()).to_pylist() == some for column in found.columns)
+        return found.schema.types
 
-    assert type_of(0, 1) == (pa.dictionary(pa.int32(), kind) if is_coded else kind)
-    assert type_of(0, 1, 2, 3) == kind
+    assert types_of(words[:3_000]) == [pa.dictionary(pa.int32(), kind) if is_coded else kind for kind in WORDS]
+    assert types_of(words) == WORDS
 
 
 @examples(35)
