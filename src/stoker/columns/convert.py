@@ -31,6 +31,7 @@ from stoker.columns.results import Columns, as_table
 from stoker.columns.words import as_binary, codes_of
 from stoker.errors import FieldError
 from stoker.fields.compact import MisfitError, narrow
+from stoker.fields.offsets import offsets_of
 from stoker.fields.spec import Array, Arrays, Field, Ragged
 
 # Schemas whose plans are kept.
@@ -154,15 +155,8 @@ def _single(
     if len(parts) > 1:
         found = np.concatenate(parts) if is_small else Pieces.of(parts)
     for of_level in reversed([*zip(*offsets, strict=True)]):
-        found = Ragged(found, _join_offsets(of_level))
+        found = Ragged(found, of_level[0] if len(parts) == 1 else offsets_of(np.concatenate([*map(np.diff, of_level)])))
     return found
-
-
-def _join_offsets(parts: Sequence[Array]) -> Array:
-    if len(parts) == 1:
-        return parts[0]
-    totals = np.cumsum([part[-1] for part in parts])
-    return np.concatenate([parts[0], *(part[1:] + total for part, total in zip(parts[1:], totals, strict=False))])
 
 
 def _stacked(

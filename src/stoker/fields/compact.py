@@ -117,13 +117,10 @@ class MisfitError(ValueError):
 
 def check_storage_dtype(storage_dtype: StorageDtype) -> None:
     """Raise a `ValueError` where a name is none of a form, and a `TypeError` for anything else but a `Scaled`."""
-    if isinstance(storage_dtype, Scaled):
-        return
-    wrong = f"Field: storage_dtype must be one of {', '.join(STORAGE_DTYPES)}, or a Scaled, not {storage_dtype!r}"
-    if not isinstance(storage_dtype, str):
-        raise TypeError(wrong)
-    if storage_dtype not in STORAGE_DTYPES:
-        raise ValueError(wrong)
+    is_name = isinstance(storage_dtype, str)
+    if not (isinstance(storage_dtype, Scaled) or (is_name and storage_dtype in STORAGE_DTYPES)):
+        wrong = f"Field: storage_dtype must be one of {', '.join(STORAGE_DTYPES)}, or a Scaled, not {storage_dtype!r}"
+        raise (ValueError if is_name else TypeError)(wrong)
 
 
 def plan_compact(

@@ -29,9 +29,13 @@ class _TwoArrays:
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError
 
+    @property
+    def _members(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def map(self, function: Callable[[Any], Any]) -> Self:
         """Return the same with a function applied to every array, those of inner lists included."""
-        members = (getattr(self, name) for name in self.__slots__)
+        members = self._members.values()
         return type(self)(*(one.map(function) if isinstance(one, _TwoArrays) else function(one) for one in members))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
@@ -45,7 +49,7 @@ class _TwoArrays:
     @property
     def arrays(self) -> list[Any]:
         """All arrays, those of inner lists first."""
-        members = [getattr(self, name) for name in self.__slots__]
+        members = self._members.values()
         return [array for one in members for array in (one.arrays if isinstance(one, _TwoArrays) else [one])]
 
     @property
@@ -196,36 +200,35 @@ _knowing = open_in_forks(threading.Lock())
 
 def register_pytrees() -> None:
     """Make both known as pytrees to torch and jax, where this process has imported them."""
-    for name, register in (("torch", _tell_torch), ("jax", _tell_jax)):
-        if name in sys.modules and name not in _known:
+    for library, register in (("torch", _tell_torch), ("jax", _tell_jax)):
+        if library in sys.modules and library not in _known:
             with _knowing:
-                if name not in _known:
-                    register()
-                    _known.add(name)
+                if library not in _known:
+                    for kind in (Ragged, Deduplicated):
+                        register(kind)
+                    _known.add(library)
 
 
-def _tell_torch() -> None:
+def _tell_torch(kind: type[_TwoArrays]) -> None:
     from torch.utils import _pytree
 
-    for kind in (Ragged, Deduplicated):
-        _pytree.register_pytree_node(
-            kind,
-            lambda rows: ([getattr(rows, name) for name in rows.__slots__], None),
-            lambda members, _, kind=kind: kind(*members),  # type: ignore[misc]
-            serialized_type_name=f"stoker.{kind.__name__}",
-            flatten_with_keys_fn=lambda rows: (
-                [(_pytree.GetAttrKey(name), getattr(rows, name)) for name in rows.__slots__],
-                None,
-            ),
-        )
+    _pytree.register_pytree_node(
+        kind,
+        lambda rows: ([*rows._members.values()], None),
+        lambda members, _: kind(*members),
+        serialized_type_name=f"stoker.{kind.__name__}",
+        flatten_with_keys_fn=lambda rows: (
+            [(_pytree.GetAttrKey(name), one) for name, one in rows._members.items()],
+            None,
+        ),
+    )
 
 
-def _tell_jax() -> None:
+def _tell_jax(kind: type[_TwoArrays]) -> None:
     tree_util = sys.modules["jax"].tree_util
-    for kind in (Ragged, Deduplicated):
-        tree_util.register_pytree_with_keys(
-            kind,
-            lambda rows: (tuple((tree_util.GetAttrKey(name), getattr(rows, name)) for name in rows.__slots__), None),
-            lambda _, members, kind=kind: kind(*members),
-            lambda rows: (tuple(getattr(rows, name) for name in rows.__slots__), None),
-        )
+    tree_util.register_pytree_with_keys(
+        kind,
+        lambda rows: (tuple((tree_util.GetAttrKey(name), one) for name, one in rows._members.items()), None),
+        lambda _, members: kind(*members),
+        lambda rows: (tuple(rows._members.values()), None),
+    )
