@@ -57,19 +57,9 @@ class Pieces:
     shape: tuple[int, ...]  # of the field, N first
     parts: Sequence[Sequence[Array]]
 
-    def __post_init__(self) -> None:
-        # Whoever packs reads them by address.
-        for columns in self.parts:
-            if not isinstance(columns, BatchColumns) and any(
-                len(column) != len(columns[0]) or not column.flags.c_contiguous for column in columns
-            ):
-                raise ValueError("the columns of a piece must be contiguous and of one length")
-
     @classmethod
     def of(cls, arrays: Sequence[Array]) -> Pieces:
         """Return arrays, one or more that are alike but for how many rows they have, as the rows of one field."""
-        if len({(array.dtype, array.shape[1:]) for array in arrays}) != 1:
-            raise ValueError("the pieces of a field must be one or more, of one dtype and alike")
         first = arrays[0]
         parts = [(np.ascontiguousarray(array),) for array in arrays]
         return cls(first.dtype, (sum(map(len, arrays)), *first.shape[1:]), parts)

@@ -72,10 +72,13 @@ def test_columns_stacked_while_packing_are_the_stacked_array(kinds, dtype, sizes
 
 
 def test_columns_of_unequal_length_are_refused_before_anything_is_read_by_address():
-    with pytest.raises(ValueError, match="one length"):
-        Pieces(np.dtype("float64"), (3, 2), [(np.zeros(3), np.zeros(2))])
-    with pytest.raises(ValueError, match="contiguous"):
-        Pieces(np.dtype("float64"), (3,), [(np.zeros(6)[::2],)])
+    spec = Spec((entry("x", "float64", shape=(2,)),))
+    for shape, part, told in (
+        ((3, 2), (np.zeros(3), np.zeros(2)), "one length"),
+        ((3,), (np.zeros(6)[::2],), "contig"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            record_packer({"x": Pieces(np.dtype("float64"), shape, [part])}, spec)
 
 
 def test_records_that_do_not_fit_their_block_are_refused():

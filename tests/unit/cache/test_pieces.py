@@ -71,16 +71,6 @@ def test_an_array_is_one_piece_and_a_view():
     assert np.shares_memory(in_pieces(array).arrays[0], array)
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [[], [np.zeros(2), np.zeros(2, "f4")], [np.zeros(2), np.zeros((2, 2))]],
-    ids=["none", "dtypes", "shapes"],
-)
-def test_what_cannot_be_one_array_is_refused(arrays):
-    with pytest.raises(ValueError, match="pieces of a field must be"):
-        Pieces.of(arrays)
-
-
 def table_in_batches(num_rows, num_batches):
     rng = np.random.default_rng(3)
     lists = np.concatenate([[0], np.cumsum(rng.integers(0, 9, num_rows))]).astype(np.int32)
