@@ -97,9 +97,7 @@ def _flat_from_numpy(name: str, flat: Array, mask: Array | None, where: str) -> 
         return array_of(native, mask)
     if kind in "mM":
         return _times(name, flat, mask, where)
-    if kind in "SU":
-        return pa.array(flat.astype(object), type=pa.binary() if kind == "S" else pa.string(), mask=mask)
-    if kind not in "OT":
+    if kind not in "SUOT":
         raise _mismatch(name, f"has the dtype {flat.dtype}, which is no number; {_OBJECTS}", where)
     try:
         words = pa.array(flat.astype(object), mask=mask)
