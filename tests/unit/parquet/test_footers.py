@@ -99,7 +99,7 @@ def test_kept_footers_are_found_while_another_process_puts_its_own_in_their_plac
 
 def test_kept_footers_of_which_a_bit_is_another_are_what_the_files_say(tmp_path, caplog):
     dataset = Dataset(write_files(tmp_path / "data", [100] * 3), columns=["id"])
-    expected = read(dataset)["id"]
+    expected = read(dataset)["id"].to_pylist()
     dataset.open(tmp_path / "kept")
     (path,) = (tmp_path / "kept" / "source").glob("footers-*")
     content, chance = path.read_bytes(), random.Random(0)
@@ -108,6 +108,6 @@ def test_kept_footers_of_which_a_bit_is_another_are_what_the_files_say(tmp_path,
         damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged[: chance.randrange(len(damaged))] if k % 5 == 0 else damaged)
         catalogue = dataset.open(tmp_path / "kept")
-        assert [row for i in range(3) for _, table in catalogue.read(i) for row in table["id"]] == list(expected)
+        assert [row for i in range(3) for _, table in catalogue.read(i) for row in table["id"].to_pylist()] == expected
     assert "is damaged" in caplog.text
     assert "cannot be read" in caplog.text
