@@ -32,14 +32,7 @@ from stoker._native import PageHeader, longest_string, read_page_header, sum_of_
 from stoker.arrow import TIME_UNITS, around, parts_in, parts_of, plain_array
 from stoker.errors import FieldError, SourceCorruptError, SourceError
 from stoker.parquet.footer_numbers import DICTIONARY_PAGE
-from stoker.parquet.pages import (
-    MOST_DECODED_BYTES,
-    Leaf,
-    NativeColumns,
-    check_string_bytes,
-    known_leaves,
-    refuse_string_bytes,
-)
+from stoker.parquet.pages import Leaf, NativeColumns, check_string_bytes, known_leaves, refuse_string_bytes
 from stoker.parquet.schema import INT96, flatten
 from stoker.storage.failures import decoding
 from stoker.storage.fetch import SLACK_BYTES, ByteRange, Ranges, RangesFile
@@ -112,8 +105,8 @@ class RowGroups:
     numbers: Sequence[int]  # of the row groups; one where there are several parts
     spans: Sequence[Mapping[int, ByteRange]]  # of each row group: leaf column -> where its column chunk lies
     part_rows: Sequence[int]
-    coded: Collection[str] = ()  # columns of strings that may come as Arrow's dictionary
-    most_bytes: int = MOST_DECODED_BYTES  # more than the strings of a column may take once they are decoded
+    coded: Collection[str]  # columns of strings that may come as Arrow's dictionary
+    most_bytes: int  # more than the strings of a column may take once they are decoded
     where: str  # the fragment or row group, for errors
     url: str
 

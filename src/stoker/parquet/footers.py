@@ -34,7 +34,7 @@ from stoker.storage.files import open_plain, write_aside
 from stoker.storage.storage import ObjectInfo, Storage, read_of, version_reader
 
 # One read gets the whole footer of nearly every file: footers take about 100 bytes a column and row group.
-TAIL_BYTES = 64 * 1024
+_TAIL_BYTES = 64 * 1024
 # A file of this size from a store is read whole with its footer, as long as these bytes have room until they are
 # decoded: another request would take longer than the bytes.
 _WHOLE_BYTES = 256 * 1024
@@ -88,7 +88,7 @@ class Footer:
     """Partition of the file -> row groups that pass the filter; filled in by whoever asks."""
 
 
-def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int = TAIL_BYTES) -> tuple[pa.Buffer, bytes]:
+def read_footer(info: ObjectInfo, storage: Storage, *, tail_bytes: int) -> tuple[pa.Buffer, bytes]:
     """Return the footer of one file, and the end of it that was read: one read for footers up to 64 KiB, two beyond.
 
     What is no Parquet file, is cut off, or is encrypted, is a `SourceError`.
@@ -257,7 +257,7 @@ class Footers:
         # Not of a storage that cannot prove which version it reads: then an object is looked up again behind the read.
         is_small = info.size_bytes <= _WHOLE_BYTES and version_reader(self._storage) is not None
         is_whole = is_small and self._whole_bytes < _WHOLE_ROOM_BYTES
-        buffer, tail = read_footer(info, self._storage, tail_bytes=_WHOLE_BYTES if is_whole else TAIL_BYTES)
+        buffer, tail = read_footer(info, self._storage, tail_bytes=_WHOLE_BYTES if is_whole else _TAIL_BYTES)
         if is_whole:
             with self._lock:
                 self._whole_bytes += len(tail) - len(self._whole.get(info, b""))
