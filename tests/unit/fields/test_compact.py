@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.delivered import delivered, spec_of
@@ -70,6 +70,7 @@ def test_bfloat16_is_within_a_256th_and_keeps_what_is_no_number(values):
 @pytest.mark.torch
 @examples(10)
 @given(hnp.arrays(np.float32, SHAPES, elements=st.floats(0, 1, width=32)))
+@example(np.array([0.501953125, 0.505859375], np.float32))  # halfway between two
 def test_bfloat16_rounds_as_torch_does(values):
     torch = pytest.importorskip("torch")
     nearest = torch.from_numpy(values).to(torch.bfloat16).float()

@@ -61,13 +61,14 @@ NESTED = {
     "lx": [4, 5, 6],
     "u": [{"x": 1, "s": {"y": 2}}, None, {"x": None, "s": None}],
     "Label": [0, 1, 0],
+    "user": [7, 8, 9],
 }
 
 
 @pytest.mark.parametrize(
     ("columns", "names"),
     [
-        (None, ["a", "l", "lx", "u.x", "u.s.y", "Label"]),
+        (None, ["a", "l", "lx", "u.x", "u.s.y", "Label", "user"]),
         (["u", "a"], ["u.x", "u.s.y", "a"]),
         (["u.s.y", "u"], ["u.s.y", "u.x"]),
         (["l", "u.s"], ["l", "u.s.y"]),
