@@ -288,13 +288,7 @@ def leaf_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def fixed_width_bytes(kind: pa.DataType) -> int:
-    """Return the bytes one value surely takes in memory; 0 where that depends on the value."""
-    if pa.types.is_dictionary(kind):
-        return fixed_width_bytes(kind.index_type)
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * fixed_width_bytes(kind.value_type)
-    if pa.types.is_struct(kind) or isinstance(kind, pa.BaseExtensionType):
-        return sum(map(fixed_width_bytes, parts_of(kind)))
+    """Return the bytes one value takes in memory; 0 where that depends on the value, or it is made of others."""
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:
