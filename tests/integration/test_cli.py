@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -450,11 +449,11 @@ def test_cache_rm_that_fails_at_the_data_sets_themselves_says_what_is_gone(run_j
 
     def fail(how_many, *arguments):
         script = FAILS_AT_A_DATA_SET.format(names=names)
-        command = [sys.executable, "-c", script, how_many, "cache", "rm", cache, "--all", "--yes", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(Path(stoker.__file__).parent.parent)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert (done.returncode, "Permission denied" in done.stderr) == (1, True), done.stderr
-        return done.stdout
+        words = ["-c", script, how_many, "cache", "rm", cache, "--all", "--yes", *arguments]
+        with python(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            out, err = process.communicate()
+        assert (process.returncode, "Permission denied" in err) == (1, True), err
+        return out
 
     out = fail("0")
     assert out.startswith(f"{sum(entry['num_present'] for entry in before['datasets'])} chunks removed, ")

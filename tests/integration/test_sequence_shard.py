@@ -153,6 +153,8 @@ def test_what_augment_makes_of_a_sequence_that_cannot_be_cut_is_refused(place, a
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 def test_tensors_are_cut_here_and_in_workers(place, layout):
     torch = pytest.importorskip("torch")
+    from tests.device import DeviceLoader
+
     from stoker.torch import TorchDataset, TorchLoader
 
     with stoker.Loader(dataset_of(place), **options_of(place)) as loader:
@@ -166,10 +168,10 @@ def test_tensors_are_cut_here_and_in_workers(place, layout):
             assert isinstance(part["document"], Ragged)
 
     for one in parts_of(2, layout):
-        with TorchLoader(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
-            check(loader, one)
-        dataset = TorchDataset(dataset_of(place), **options_of(place, sequence_shard=one))
-        check(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), one)
-        dataset.set_epoch(0)
-        check(torch.utils.data.DataLoader(dataset, batch_size=None), one)
-        dataset.close()
+        for kind in (TorchLoader, DeviceLoader):
+            with kind(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
+                check(loader, one)
+        with TorchDataset(dataset_of(place), **options_of(place, sequence_shard=one)) as dataset:
+            check(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), one)
+            dataset.set_epoch(0)
+            check(torch.utils.data.DataLoader(dataset, batch_size=None), one)

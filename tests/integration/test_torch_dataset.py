@@ -10,8 +10,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from tests.strategies import check_samples, write_files
+from tests.batches import check_same, contents
+from tests.laws.test_sharing import write
+from tests.strategies import check_samples, sample_table, write_files
 
 torch = pytest.importorskip("torch")
 
@@ -37,6 +40,8 @@ NUM_SAMPLES = 450
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torch-dataset")
     write_files(folder / "data", [200, 0, 150, 100], row_group_size=50)
+    for name, first, size in (("web", 1000, 170), ("code", 5000, 90)):
+        pq.write_table(sample_table(size, first=first), folder / f"{name}.parquet", row_group_size=40)
     return folder
 
 
@@ -44,16 +49,13 @@ def source_of(place, **options) -> stoker.Dataset:
     return stoker.Dataset(place / "data", chunk_size=4000, **options)
 
 
-def dataset_of(place, **options) -> TorchDataset:
-    return TorchDataset(source_of(place), **(OPTIONS | {"cache": place / "cache"} | options))
+def mixture_of(place) -> stoker.Mixture:
+    datasets = {name: stoker.Dataset(place / f"{name}.parquet", chunk_size=4000) for name in ("web", "code")}
+    return stoker.Mixture(datasets, weights={"web": 3, "code": 2}, until="last", source_field="source")
 
 
-def plain(field):
-    return field.map(plain) if isinstance(field, Ragged) else field.numpy().copy()
-
-
-def arrays_of(batches) -> list[dict]:
-    return [{name: plain(field) for name, field in batch.items()} for batch in batches]
+def dataset_of(place, source=None, **options) -> TorchDataset:
+    return TorchDataset(source or source_of(place), **(OPTIONS | {"cache": place / "cache"} | options))
 
 
 def ids_of(batches) -> list[list[int]]:
@@ -71,6 +73,18 @@ def epochs(place) -> list[list[list[int]]]:
         return [ids_of(loader) for _ in range(3)]
 
 
+@pytest.fixture(scope="module", params=[source_of, mixture_of], ids=["files", "mixture"])
+def source(request, place) -> stoker.Dataset | stoker.Mixture:
+    return request.param(place)
+
+
+@pytest.fixture(scope="module")
+def arrays(place, source) -> list[list[dict]]:
+    """Batches of three epochs as arrays."""
+    with stoker.Loader(source, cache=place / "cache", **OPTIONS) as loader:
+        return [contents(loader) for _ in range(3)]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 3, pytest.param(11, marks=pytest.mark.slow)])
 def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(place, epochs, num_workers):
     dataset = dataset_of(place)
@@ -78,7 +92,7 @@ def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(pl
     assert len(loader) == len(epochs[0]) == 10
     for epoch in (0, 2):
         dataset.set_epoch(epoch)
-        batches = arrays_of(loader)
+        batches = contents(loader)
         assert ids_of(batches) == epochs[epoch]
         for batch in batches:
             check_samples(batch)
@@ -91,21 +105,33 @@ def test_workers_that_are_spawned_give_the_same_batches(place, epochs):
     assert ids_of(loader) == epochs[0]
 
 
-def test_persistent_workers_hear_of_new_epochs(place, epochs):
-    dataset = dataset_of(place)
+def test_persistent_workers_give_the_batches_of_arrays_and_hear_of_new_epochs(place, source, arrays):
+    dataset = dataset_of(place, source)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    assert len(loader) == len(arrays[0])
     for epoch in (0, 1, 2, 1):
         dataset.set_epoch(epoch)
-        assert ids_of(loader) == epochs[epoch]
+        check_same(contents(loader), arrays[epoch])
     next(iter(loader))  # left early
     dataset.set_epoch(2)
-    assert ids_of(loader) == epochs[2]
+    check_same(contents(loader), arrays[2])
+
+
+def test_workers_hand_over_what_samples_share(tmp_path):
+    runs = [(i % 7, 8) for i in range(30)]
+    write(tmp_path / "data", {"files": [(runs, 50)], "noise": 0, "seed": 1, "narrow": False})
+    plain, shared = (
+        stoker.Dataset(tmp_path / "data", deduplicate=share, chunk_size=3000) for share in (None, {"query_id": ["q_*"]})
+    )
+    dataset = TorchDataset(shared, deduplicated="unique", cache=tmp_path / "cache", **OPTIONS)
+    with stoker.Loader(plain, **OPTIONS) as loader:
+        check_same(contents(DataLoader(dataset, batch_size=None, num_workers=2)), contents(loader))
 
 
 def test_batches_that_are_kept_stay_intact(place):
     kept = list(DataLoader(dataset_of(place), batch_size=None, num_workers=2, prefetch_factor=4))
     assert sorted(flat(ids_of(kept))) == list(range(NUM_SAMPLES))
-    for batch in arrays_of(kept):
+    for batch in contents(kept):
         check_samples(batch)
 
 
@@ -158,15 +184,6 @@ def test_a_pass_that_was_begun_keeps_its_epoch_whatever_is_named_while_its_worke
     assert ids_of(loader) == epochs[2]
 
 
-def test_workers_of_another_data_set_that_start_in_between_take_no_epoch(place, monkeypatch):
-    dataset, other = dataset_of(place), dataset_of(place)
-    iterator, between = threading.Event(), threading.Event()  # as DataLoaders have them
-    for starting in [(iterator, dataset), (between, other), (iterator, dataset)]:
-        monkeypatch.setattr("stoker.torch.dataset.starting_workers", lambda starting=starting: starting)
-        dataset.start()
-    assert (dataset.epoch, dataset.next_epoch) == (0, 1)
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
 def test_a_copy_goes_through_the_epochs_by_itself(place, epochs, copied):
     dataset = copied(dataset_of(place))
@@ -205,12 +222,13 @@ class InTurn(multiprocessing.context.ForkContext):
         return process
 
 
+@pytest.mark.parametrize("num_datasets", [1, 2])
 @pytest.mark.parametrize("names", [["a", "b", "a", "b"], ["a", "b", "b", "a"]])
-def test_data_loaders_that_start_their_workers_at_the_same_time_each_have_an_epoch(place, epochs, names):
-    dataset, turns, found = dataset_of(place), {"names": names}, {}
+def test_data_loaders_that_start_their_workers_at_the_same_time_each_have_an_epoch(place, epochs, names, num_datasets):
+    datasets, turns, found = [dataset_of(place) for _ in range(num_datasets)], {"names": [*names]}, {}
 
     def loop(name):
-        context = InTurn(name, turns)
+        dataset, context = datasets["ab".index(name) % num_datasets], InTurn(name, turns)
         found[name] = ids_of(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context))
 
     # Threads of no pool: a process forked in a pool's thread would join that thread, itself, and so fail at its end.
@@ -219,7 +237,9 @@ def test_data_loaders_that_start_their_workers_at_the_same_time_each_have_an_epo
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == dict(zip("ab", epochs, strict=False))
+    # Those of one data set take turns; another's take no epoch of it.
+    assert found == {"a": epochs[0], "b": epochs[1 if num_datasets == 1 else 0]}
+    assert [dataset.next_epoch for dataset in datasets] == [2] if num_datasets == 1 else [1, 1]
 
 
 def test_loops_of_many_threads_each_have_an_epoch(place, epochs):
@@ -268,10 +288,13 @@ def test_a_data_loader_that_would_batch_batches_is_told_so(place, options):
         assert "give it batch_size=None" in failure_of(kind(dataset_of(place), **options))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_a_checkpoint_goes_on_with_other_ranks_and_workers(place, epochs, num_workers, world_size):
-    dataset = dataset_of(place)
+@pytest.mark.parametrize(
+    ("source", "num_workers", "world_size"),
+    [(source_of, 0, 1), (source_of, 0, 3), (source_of, 2, 1), (source_of, 2, 3), (mixture_of, 1, 3)],
+    indirect=["source"],
+)
+def test_a_checkpoint_goes_on_with_other_ranks_and_workers(place, source, arrays, num_workers, world_size):
+    dataset = dataset_of(place, source)
     dataset.set_epoch(1)
     assert dataset.state_after(0)["num_consumed"] == 0
     seen = flat(ids_of(batch for batch, _ in zip(DataLoader(dataset, batch_size=None), range(4), strict=False)))
@@ -280,7 +303,7 @@ def test_a_checkpoint_goes_on_with_other_ranks_and_workers(place, epochs, num_wo
 
     rest = []
     for rank in range(world_size):
-        resumed = dataset_of(place, rank=rank, world_size=world_size, batch_size=20)
+        resumed = dataset_of(place, source, rank=rank, world_size=world_size, batch_size=20)
         resumed.load_state_dict(state)
         resumed.set_epoch(0)  # a restored position stays
         assert resumed.epoch == 1
@@ -290,7 +313,7 @@ def test_a_checkpoint_goes_on_with_other_ranks_and_workers(place, epochs, num_wo
         resumed.close()
     assert len({len(batches) for batches in rest}) == 1
     together = [i for step in zip(*rest, strict=True) for ids in step for i in ids]
-    assert seen + together == flat(epochs[1])
+    assert seen + together == flat(ids_of(arrays[1]))
 
 
 def test_a_state_is_the_one_of_a_loader_and_ends_in_the_next_epoch(place):
@@ -364,7 +387,7 @@ def fails_at_300(table):
 def test_augment_is_the_same_in_every_worker(place):
     def noise_of(num_workers):
         dataset = dataset_of(place, augment=with_noise)
-        batches = arrays_of(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+        batches = contents(DataLoader(dataset, batch_size=None, num_workers=num_workers))
         dataset.close()
         return np.concatenate([batch["noise"] for batch in batches])
 
@@ -409,12 +432,22 @@ def take(loader, num_steps) -> list[list[int]]:
     return ids_of(next(iterator) for _ in range(num_steps))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_stateful_data_loader_goes_on_exactly_where_it_was_again_and_again(place, epochs, num_workers):
+@pytest.mark.parametrize(
+    ("source", "num_workers"),
+    [
+        (source_of, 0),
+        (source_of, 1),
+        (source_of, 2),
+        (mixture_of, 2),
+        pytest.param(source_of, 4, marks=pytest.mark.slow),
+    ],
+    indirect=["source"],
+)
+def test_a_stateful_data_loader_goes_on_exactly_where_it_was_again_and_again(place, source, arrays, num_workers):
     """Left in mid-epoch, twice, then at its end by a loop that counts, then between two epochs."""
-    state, before = None, []
-    for num_steps in (0, 5, 1, len(epochs[1]) - 6):
-        with dataset_of(place) as dataset:
+    state, before, epochs = None, [], [ids_of(epoch) for epoch in arrays]
+    for num_steps in (0, 3, 1, len(epochs[1]) - 4):
+        with dataset_of(place, source) as dataset:
             dataset.set_epoch(1)
             loader = stateful_of(dataset, num_workers=num_workers)
             if state is not None:
@@ -422,14 +455,14 @@ def test_a_stateful_data_loader_goes_on_exactly_where_it_was_again_and_again(pla
             before += take(loader, num_steps)
             state = json.loads(json.dumps(loader.state_dict()))
     assert before == epochs[1]
-    with dataset_of(place) as dataset:
+    with dataset_of(place, source) as dataset:
         loader = stateful_of(dataset, num_workers=num_workers)
         loader.load_state_dict(state)
         assert ids_of(loader) == epochs[2]
         state = json.loads(json.dumps(loader.state_dict()))
         dataset.set_epoch(1)
         assert ids_of(loader) == epochs[1]
-    with dataset_of(place) as dataset, TorchLoader(source_of(place), cache=place / "cache", **OPTIONS) as plain_loader:
+    with dataset_of(place, source) as dataset, TorchLoader(source, cache=place / "cache", **OPTIONS) as plain_loader:
         loader = stateful_of(dataset, num_workers=num_workers)
         loader.load_state_dict(state)
         plain_loader.set_epoch(3)

@@ -1,26 +1,45 @@
-"""Batches as torch tensors on the CPU, end to end."""
+"""Batches as torch tensors: in a loop of one's own, in a data set, and on a device of the test's own."""
 
 from __future__ import annotations
 
 import re
+import tempfile
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.strategies import check_samples, write_files
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.batches import check_same, contents
+from tests.strategies import arrays_in, check_samples, examples, write_files
 
 torch = pytest.importorskip("torch")
 
+from tests.device import DeviceLoader
+
 import stoker
-from stoker import Deduplicated, Ragged
-from stoker.torch import TorchLoader, to_nested
+from stoker import Ragged
+from stoker.testing import MemoryStorage, write_parquet
+from stoker.torch import TorchDataset, TorchLoader, to_nested
 
 pytestmark = pytest.mark.torch
 
 NUMBERS = [
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
 ]  # fmt: skip
+SHAPES = [(), (1,), (3,), (8,), (2, 3), (0,), (2, 0), (1, 1, 4)]
+WAYS = ("ahead", "in the calling thread", "in a data set", "to a device")
+
+
+def loader_of(way, dataset, cache, **options):
+    """Return what gives the batches of a data set as tensors."""
+    if way == "in a data set":
+        return TorchDataset(dataset, cache=cache, **options)
+    if way == "to a device":
+        return DeviceLoader(dataset, **options)
+    return TorchLoader(dataset, **options, **({} if way == "ahead" else {"prefetch": 0}))
 
 
 @pytest.fixture
@@ -45,29 +64,60 @@ def wide_table(num_rows: int) -> pa.Table:
     return pa.table(columns)
 
 
-def assert_same(tensor, array) -> None:
-    if isinstance(array, Ragged):
-        assert isinstance(tensor, Ragged)
-        assert_same(tensor.values, array.values)
-        assert_same(tensor.offsets, array.offsets)
-        return
-    assert isinstance(tensor, torch.Tensor)
-    assert tensor.numpy().dtype == array.dtype
-    np.testing.assert_array_equal(tensor.numpy(), array)
-
-
-def test_tensors_equal_arrays_for_every_dtype_and_nesting(tmp_path):
+@pytest.mark.parametrize("way", WAYS)
+def test_tensors_equal_arrays_for_every_dtype_and_nesting(tmp_path, way):
     pq.write_table(wide_table(50), tmp_path / "wide.parquet")
     dataset = stoker.Dataset(tmp_path / "wide.parquet")
     options = {"batch_size": 16, "shuffle": True, "seed": 4}
-    with stoker.Loader(dataset, **options) as plain, TorchLoader(dataset, **options) as loader:
-        for arrays, tensors in zip(plain, loader, strict=True):
-            assert list(arrays) == list(tensors)
-            for name in arrays:
-                assert_same(tensors[name], arrays[name])
-            assert [len(part) for part in to_nested(tensors["ragged"]).unbind()] == np.diff(
-                arrays["ragged"].offsets
-            ).tolist()
+    with stoker.Loader(dataset, **options) as plain, loader_of(way, dataset, tmp_path / "cache", **options) as loader:
+        expected, found = list(plain), list(loader)
+    check_same(contents(found), expected)
+    for tensors, arrays in zip(found, expected, strict=True):
+        lengths = [len(part) for part in to_nested(tensors["ragged"]).unbind()]
+        assert lengths == np.diff(arrays["ragged"].offsets).tolist()
+
+
+def transform_to(kinds):
+    """Return a transform that makes fields of some dtypes and shapes, lists of such or one, the same for three rows."""
+
+    def transform(table):
+        ids = table["id"].to_numpy() // 3
+        fields = {"key": ids}
+        for i, (dtype, shape, is_list) in enumerate(kinds):
+            lengths = ids % 4 if is_list else np.ones_like(ids)
+            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+            values = np.repeat(ids, lengths)[:, None] * 31 + np.arange(i, i + np.prod(shape, dtype=int))
+            values = (values % (2 if dtype == "bool" else 125)).astype(dtype).reshape(len(values), *shape)
+            fields[f"f{i}"] = Ragged(values, offsets) if is_list else values
+        return fields
+
+    return transform
+
+
+@examples(40)
+@given(
+    kinds=st.lists(
+        st.tuples(st.sampled_from(NUMBERS), st.sampled_from(SHAPES), st.booleans()), min_size=1, max_size=12
+    ),
+    num_rows=st.integers(1, 50),
+    batch_size=st.integers(1, 9),
+    way=st.sampled_from(WAYS),
+    deduplicated=st.sampled_from([None, "expand", "unique"]),
+)
+def test_tensors_equal_arrays_for_fields_of_any_kind_side_by_side(kinds, num_rows, batch_size, way, deduplicated):
+    storage = MemoryStorage()
+    write_parquet(storage, {"id": range(num_rows)}, url="lake/a.parquet")
+    told = {"storage": storage, "transform": transform_to(kinds), "transform_version": "1"}
+    options = {"batch_size": batch_size, "shuffle": True, "seed": 4, "num_threads": 1}
+    with stoker.Loader(stoker.Dataset("lake", **told), **options) as loader:
+        expected = contents(loader)
+    if deduplicated is not None:
+        told["deduplicate"], options["deduplicated"] = {"key": ["*"]}, deduplicated
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        loader_of(way, stoker.Dataset("lake", **told), cache, **options) as loader,
+    ):
+        check_same(contents(loader), expected)
 
 
 def test_batches_that_are_kept_stay_intact(folder):
@@ -88,6 +138,37 @@ def test_fields_are_views_of_the_record_and_can_be_made_contiguous(folder):
     (batch["vector"] * torch.ones(3, requires_grad=True)).sum().backward()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sequence": stoker.NGram(length=2)},
+        {"group_by": "flag", "deduplicated": "unique"},
+        {"remainder": "pad"},
+    ],
+    ids=["rows", "windows", "unique", "padded"],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path, options, way):
+    share = {"flag": ["vector"]} if "deduplicated" in options else None
+    dataset = stoker.Dataset(write_files(tmp_path / "data", [60]), deduplicate=share)
+    with loader_of(way, dataset, tmp_path / "cache", batch_size=4, **options) as loader:
+        batch = next(islice(loader, 5, None))  # not the first, which comes alone
+    found = [field for name in batch for field in arrays_in(batch[name])]
+    floats = [field for field in found if field.dtype == torch.float32]
+    assert len(found) > len(floats) > 0
+    weight = torch.ones((), requires_grad=True)
+    loss = sum((field * weight).sum() for field in floats)
+    for field in found:
+        if field.dtype != torch.float32:
+            field.zero_()  # nothing that the gradient needs: all that it needs is in the others
+    loss.backward()
+    assert weight.grad is not None
+    for field in floats:
+        field.mul_(weight)
+        assert field.requires_grad
+
+
 def test_a_rank_without_samples_in_the_last_step_gets_an_empty_batch(folder):
     dataset = stoker.Dataset(folder)
     for rank, last in ((0, 0), (1, 1)):
@@ -98,14 +179,35 @@ def test_a_rank_without_samples_in_the_last_step_gets_an_empty_batch(folder):
         assert batches[1]["history"].offsets.tolist()[0] == 0
 
 
-def test_augment_may_return_arrays_that_torch_cannot_look_at(folder):
-    def augment(batch, rng):
-        return {"back": batch["id"][::-1], "flag": batch["flag"], "tensor": torch.ones(2), "history": batch["history"]}
+def test_arrays_of_augment_become_tensors_of_their_memory_or_copies_where_torch_cannot_look_at_it(folder):
+    kept = np.arange(12, dtype=np.float32).reshape(4, 3)
 
-    with TorchLoader(stoker.Dataset(folder), batch_size=4, augment=augment) as loader:
+    def augment(batch, rng):
+        return {
+            "back": batch["id"][::-1],
+            "flag": batch["flag"],
+            "tensor": torch.ones(2),
+            "history": batch["history"],
+            "shared": kept[:, 1:],
+            "read only": np.broadcast_to(np.float32(2), (3,)),
+            "unaligned": np.ones(3, dtype=[("a", "u1"), ("b", "<i4")])["b"],
+            "number": np.float64(1.5),
+        }
+
+    with TorchLoader(stoker.Dataset(folder), batch_size=4, augment=augment, prefetch=0) as loader:
         batch = next(iter(loader))
+    kept[0, 1] = 99
     assert batch["back"].tolist() == [3, 2, 1, 0]
     assert batch["tensor"].tolist() == [1, 1]
+    assert batch["shared"].tolist() == kept[:, 1:].tolist()
+    assert batch["read only"].tolist() == [2, 2, 2]
+    assert batch["unaligned"].tolist() == [1, 1, 1]
+    assert batch["number"].shape == ()
+    text = TorchLoader(
+        stoker.Dataset(folder), batch_size=4, augment=lambda batch, _: batch | {"text": np.array(["a"] * 4)}
+    )
+    with text as loader, pytest.raises(TypeError):
+        next(iter(loader))
 
 
 def test_padding_is_marked_by_a_bool_tensor(folder):
@@ -113,6 +215,22 @@ def test_padding_is_marked_by_a_bool_tensor(folder):
         masks = [batch["sample_mask"] for batch in loader]
     assert [mask.dtype for mask in masks] == [torch.bool] * 3
     assert [int(mask.sum()) for mask in masks] == [50, 50, 33]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"device": "gpu"}, ValueError, "none that torch knows"),
+        ({"device": "meta"}, ValueError, "not supported"),
+        ({"device": "cuda:99"}, ValueError, "no device cuda:99"),
+        ({"device": 0}, TypeError, "device"),
+        ({"resident": "1GB"}, ValueError, "leave it out"),
+    ],
+    ids=str,
+)
+def test_a_wrong_device_is_said_before_anything_is_read(options, error, words):
+    with pytest.raises(error, match=words):
+        TorchLoader(stoker.Dataset("nowhere"), batch_size=8, **options)
 
 
 # ---------------------------------------------------------------------- device meshes
@@ -171,19 +289,7 @@ def test_batches_that_the_calling_thread_makes_together_are_those_of_arrays(tmp_
     options = {"batch_size": 3, "seed": 4, "prefetch": 0} | IN_THE_CALLING_THREAD[how]
     with stoker.Loader(dataset, **options) as plain, TorchLoader(dataset, **options) as loader:
         kept = list(loader)  # each of them whole, whatever came after it
-        for tensors, arrays in zip(kept, plain, strict=True):
-            assert list(tensors) == list(arrays)
-            for name, array in arrays.items():
-                assert_equal(tensors[name], array)
-
-
-def assert_equal(field, array):
-    if isinstance(array, Ragged | Deduplicated):
-        assert type(field) is type(array)
-        for mine, right in zip(field.arrays, array.arrays, strict=True):
-            assert_equal(mine, right)
-        return
-    assert_same(field, array)
+        check_same(contents(kept, expands=False), contents(plain, expands=False))
 
 
 class Wrapped(torch.utils.data.IterableDataset):

@@ -209,7 +209,7 @@ def test_a_form_that_does_not_suit_is_refused_before_anything_is_read(folder):
 @pytest.mark.parametrize("share", [None, {"query": ["code", "flags"]}], ids=["plain", "shared"])
 def test_tensors_are_the_same_and_fewer_bytes_cross(folder, order, share):
     pytest.importorskip("torch")
-    from tests.unit.test_torch_sharing import OnPromptDevice
+    from tests.device import DeviceLoader
 
     from stoker.torch import TorchLoader
 
@@ -221,7 +221,7 @@ def test_tensors_are_the_same_and_fewer_bytes_cross(folder, order, share):
     check(batches(TorchLoader(compact, **options)), expected)
     crossed = {}
     for is_compact in (False, True):
-        loader = OnPromptDevice(dataset(folder, is_compact=is_compact, deduplicate=share), **options)
+        loader = DeviceLoader(dataset(folder, is_compact=is_compact, deduplicate=share), **options)
         found = batches(loader)
         crossed[is_compact] = loader.stream.num_bytes
         if is_compact:
@@ -232,21 +232,20 @@ def test_tensors_are_the_same_and_fewer_bytes_cross(folder, order, share):
 @pytest.mark.torch
 def test_on_a_device_augmented_batches_and_their_memory_are_whole(folder):
     pytest.importorskip("torch")
-    from tests.unit.test_torch_sharing import OnPromptDevice
+    from tests.device import DeviceLoader
 
     def augment(batch, rng):
         return {**batch, "dense": batch["dense"] + 1}
 
     compact = dataset(folder, is_compact=True)
     expected = batches(stoker.Loader(compact, augment=augment, **OPTIONS))
-    found = batches(OnPromptDevice(compact, augment=augment, **OPTIONS))
+    found = batches(DeviceLoader(compact, augment=augment, **OPTIONS))
     for one, other in zip(found, expected, strict=True):
         assert all(same(one[name], other[name]) for name in other)
-    with OnPromptDevice(compact, **OPTIONS) as loader:
+    with DeviceLoader(compact, **OPTIONS) as loader:
         for batch in loader:
-            known = {one.untyped_storage().data_ptr() for one in loader.stream.memory}
             parts = [part for field in batch.values() for part in arrays_in(field)]
-            assert all(part.untyped_storage().data_ptr() in known for part in parts)
+            assert all(part.untyped_storage().data_ptr() in loader.stream.memory for part in parts)
 
 
 @pytest.mark.torch
