@@ -9,6 +9,11 @@ import numpy as np
 from stoker import Deduplicated, Ragged
 
 
+def ids_of(batches: Any) -> list[int]:
+    """Return the ids of all samples of some batches, one after the other."""
+    return [i for batch in batches for i in batch["id"].tolist()]
+
+
 def plain(field: Any) -> Any:
     """Return a field of arrays or tensors as arrays of its own."""
     if isinstance(field, Ragged | Deduplicated):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import threading
 from pathlib import Path
@@ -69,6 +70,29 @@ def nothing_is_left_behind(tmp_path):
         assert not open_now, f"files left open or mapped: {sorted(open_now)}"
     mine = sorted(map(str, _left_in_memory() - before))
     assert not mine, f"left in /dev/shm: {mine}"
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command of `stoker` in this process; return exit code, stdout and stderr."""
+    from stoker.cli import main
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def run_json(run):
+    """Run a command with --json; return exit code and the object."""
+
+    def call(*arguments):
+        code, out, _ = run(*arguments, "--json")
+        return code, json.loads(out)
+
+    return call
 
 
 @pytest.fixture(scope="session")

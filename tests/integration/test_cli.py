@@ -13,7 +13,6 @@ import pytest
 from tests.strategies import check_samples, write_files
 
 import stoker
-from stoker.cli import main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 
@@ -24,28 +23,6 @@ def data(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     write_files(tmp_path / "data", [300, 200, 128], row_group_size=64)
     return "data"
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process; return exit code, stdout and stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
-def run_json(run):
-    """Run a command with --json; return exit code and the object."""
-
-    def call(*arguments):
-        code, out, _ = run(*arguments, "--json")
-        return code, json.loads(out)
-
-    return call
 
 
 def shell(*arguments, **options):

@@ -10,7 +10,6 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.integration.test_cli import run  # noqa: F401  a fixture
 
 for _module in ("moto", "flask", "flask_cors"):
     pytest.importorskip(_module, reason="needs an S3 server: pip install 'moto[s3]' flask flask-cors")
@@ -74,7 +73,7 @@ def written(folder):
 
 @pytest.mark.parametrize("how", [pytest.param("options", marks=pytest.mark.slow), "a URL"])
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_that_is_printed_or_written_has_credentials(door, sources, how, tmp_path, run, caplog):  # noqa: F811
+def test_nothing_that_is_printed_or_written_has_credentials(door, sources, how, tmp_path, run, caplog):
     source, options = sources[how]
     trace = stoker.Trace()
     with caplog.at_level(logging.DEBUG):
@@ -164,7 +163,7 @@ def serving(content):
             thread.join()
 
 
-def test_a_presigned_address_is_named_without_its_signature(tmp_path, monkeypatch, run, caplog):  # noqa: F811
+def test_a_presigned_address_is_named_without_its_signature(tmp_path, monkeypatch, run, caplog):
     pytest.importorskip("aiohttp")
     import pyarrow.parquet as pq
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.integration.test_cli import run  # noqa: F401  a fixture
 
 import stoker
 from stoker.testing import example_table
@@ -73,7 +72,7 @@ def commands(lake: Path, cache: str):
 
 
 @pytest.mark.parametrize("screen", ["a pipe", "a terminal"])
-def test_no_command_prints_what_steers_a_terminal(lake, tmp_path, run, screen, monkeypatch, caplog):  # noqa: F811
+def test_no_command_prints_what_steers_a_terminal(lake, tmp_path, run, screen, monkeypatch, caplog):
     if screen == "a terminal":
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm")
@@ -138,7 +137,7 @@ def test_a_name_with_a_line_break_forges_no_line_of_a_log(tmp_path, caplog):
     check(text, where="log")
 
 
-def test_the_doctor_and_its_page_show_none(lake, tmp_path, run):  # noqa: F811
+def test_the_doctor_and_its_page_show_none(lake, tmp_path, run):
     page = tmp_path / "page.html"
     code, out, errors = run(
         "doctor", lake, "--columns", f'id,"half{EVIL}"', "--batch-size", 8, "--budget", 1, "--step-time", "0.001",

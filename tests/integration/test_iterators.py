@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.batches import ids_of
 from tests.processes import in_threads
 from tests.strategies import write_files
 
@@ -30,10 +31,6 @@ def options(request, tmp_path):
 
 def loader_of(folder, **options):
     return stoker.Loader(stoker.Dataset(folder, chunk_size=4000), num_threads=2, **options)
-
-
-def ids_of(batches):
-    return [i for batch in batches for i in batch["id"].tolist()]
 
 
 def in_a_fork(work: Callable[[], object]) -> object:

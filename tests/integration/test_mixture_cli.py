@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.cli import main
 
 SIZES = {"web": (900, 900), "code": (600,), "books": (200,)}
 CODE = """
@@ -26,9 +25,9 @@ pack = stoker.Pack("tokens", length=16)
 """
 
 
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Run a command in a folder with data sets and a script; return exit code, stdout and stderr."""
+@pytest.fixture(autouse=True)
+def data(tmp_path, monkeypatch):
+    """Every command runs in a folder with data sets and a script."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # which is taken back, with what commands add
     first = 0
@@ -49,12 +48,7 @@ def run(capsys, tmp_path, monkeypatch):
             )
             pq.write_table(table, tmp_path / name / f"part-{i}.parquet", row_group_size=90)
     (tmp_path / "mixing.py").write_text(CODE)
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    yield call
+    yield
     sys.modules.pop("mixing", None)
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.batches import ids_of
 from tests.strategies import write_files
 
 import stoker
@@ -20,10 +21,6 @@ def dataset(tmp_path):
 def loader_of(dataset, **options):
     options = {"batch_size": 50, "shuffle": True, "window": 2, "prefetch": 4, "num_threads": 2} | options
     return stoker.Loader(dataset, **options)
-
-
-def ids_of(batches):
-    return [int(i) for batch in batches for i in batch["id"]]
 
 
 @pytest.fixture

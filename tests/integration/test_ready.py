@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.integration.test_cli import fields_of, run, run_json  # noqa: F401  fixtures
+from tests.integration.test_cli import fields_of
 from tests.strategies import write_files
 
 import stoker
@@ -48,7 +48,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_ready_runs_without_the_source_and_needs_all_of_it(place, case, run, run_json):  # noqa: F811
+def test_what_is_ready_runs_without_the_source_and_needs_all_of_it(place, case, run, run_json):
     named, options, more = CASES[case]
     arguments = ["ready", named, "--cache", "cache", "--steps", STEPS, "--batch-size", 4, "--world-size", 2, *more]
     for name in ("shuffle", "seed", "window", "lanes"):
@@ -83,7 +83,7 @@ def test_what_is_ready_runs_without_the_source_and_needs_all_of_it(place, case, 
         assert [batch["id"].tolist() for _, batch in zip(range(STEPS), loader, strict=False)] == reference
 
 
-def test_what_is_missing_is_named_and_timed_by_what_was_built(place, run, run_json):  # noqa: F811
+def test_what_is_missing_is_named_and_timed_by_what_was_built(place, run, run_json):
     common = ["--batch-size", 10, "--shuffle", "--window", 2, "--cache", "cache"]
     with stoker.Loader(
         stoker.Dataset("a", chunk_size=4000), batch_size=10, shuffle=True, window=2, cache="cache"
@@ -116,12 +116,12 @@ def test_what_is_missing_is_named_and_timed_by_what_was_built(place, run, run_js
         ["--steps", 5, "--group-by", "id", "--weights", "half"],
     ],
 )
-def test_wrong_usage_is_told_from_what_is_missing(place, wrong, run):  # noqa: F811
+def test_wrong_usage_is_told_from_what_is_missing(place, wrong, run):
     assert run("ready", "a", "--cache", "cache", "--batch-size", 4, *wrong)[0] == 2
     assert not (place / "cache").exists()
 
 
-def test_what_the_mirror_has_is_told_from_what_is_to_be_built(place, run, run_json):  # noqa: F811
+def test_what_the_mirror_has_is_told_from_what_is_to_be_built(place, run, run_json):
     common = ["a", "--chunk-size", 4000]
     assert run("warm", *common, "--cache", "other", "--mirror", "mirror")[0] == 0
     arguments = ["ready", *common, "--cache", "cache", "--steps", 9, "--batch-size", 10]

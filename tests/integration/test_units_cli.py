@@ -10,12 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from stoker.cli import main
 
 
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Run a command in a folder with data; return exit code, stdout and stderr."""
+@pytest.fixture(autouse=True)
+def data(tmp_path, monkeypatch):
+    """Every command runs in a folder with data."""
     monkeypatch.chdir(tmp_path)
     ids = np.arange(200)
     tokens = [[int(i)] * (i % 9) for i in ids]
@@ -24,12 +23,6 @@ def run(capsys, tmp_path, monkeypatch):
         "import stoker\npack = stoker.Pack('tokens', length=16)\nother = 3\n"
         "fitted = stoker.Pack('tokens', length=5, split=False)\nngram = stoker.NGram(length=3, keys='q')\n"
     )
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 def test_warm_counts_and_fills_the_chunks_that_such_a_loader_uses(run):

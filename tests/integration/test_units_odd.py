@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.batches import ids_of
 
 import stoker
 
@@ -17,10 +18,6 @@ def written(folder, *, chunk_size: int = 40, **columns) -> stoker.Dataset:
     table = pa.table(columns)
     pq.write_table(table.append_column("id", [np.arange(table.num_rows)]), folder / "a.parquet", row_group_size=4)
     return stoker.Dataset(folder / "a.parquet", columns=["id"], chunk_size=chunk_size)
-
-
-def ids_of(loader) -> list:
-    return [row for batch in loader for row in batch["id"].tolist()]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import training
 from tests.strategies import examples
 
 import stoker
@@ -61,25 +62,8 @@ def ids_in(batch) -> list[int]:
     return getattr(ids, "values", ids).ravel().tolist()
 
 
-def train(dataset, state, *, num_steps, world_size=1, allow=(), **options):
-    """Return (epoch, ids) of some steps over all ranks, and the state then: the same on every rank."""
-    ranks, states = [], set()
-    for rank in range(world_size):
-        with stoker.Loader(dataset, rank=rank, world_size=world_size, num_threads=1, **options) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state), allow=allow)
-            steps: list[tuple[int, list[int]]] = []
-            while loader.epoch < NUM_EPOCHS and len(steps) < num_steps:
-                epoch = loader.epoch
-                for batch in loader:
-                    steps.append((epoch, ids_in(batch)))
-                    if len(steps) == num_steps:
-                        break
-            states.add(json.dumps(loader.state_dict()))
-            ranks.append(steps)
-    assert len(states) == 1
-    together = [(step[0][0], [i for _, ids in step for i in ids]) for step in zip(*ranks, strict=True)]
-    return together, states.pop()
+def train(dataset, state, **options):
+    return training.train(dataset, state, num_epochs=NUM_EPOCHS, ids_in=ids_in, num_threads=1, **options)
 
 
 moves = st.lists(
@@ -169,13 +153,8 @@ def test_steps_of_a_grown_epoch_are_explained_and_rows_are_found_in_them(lake):
         assert loader.find(url, 0, 0).step == 4 + next(n for n, ids in enumerate(batches) if 72 in ids)
 
 
-def refused(dataset, state, allow=frozenset({"files"}), **options) -> str:
-    with (
-        stoker.Loader(dataset, **(OPTIONS | options)) as loader,
-        pytest.raises(stoker.ResumeError) as caught,
-    ):
-        loader.load_state_dict(json.loads(state), allow=allow)
-    return str(caught.value)
+def refused(dataset, state, *, allow=frozenset({"files"}), **options) -> str:
+    return training.refused(dataset, state, allow=allow, **(OPTIONS | options))
 
 
 def test_without_a_word_the_error_names_the_files_and_the_word(lake):

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests import training
+from tests.batches import ids_of
 
 import stoker
 from stoker.testing import MemoryStorage
@@ -43,10 +45,6 @@ def write_lake(root, *, num_files=6, rows=20, first=0):
     return root
 
 
-def ids_of(batches) -> list[int]:
-    return [i for batch in batches for i in batch["id"].tolist()]
-
-
 def begun(dataset, **options):
     """Return the ids of some steps, the rest of the epoch and all of the next one, and the state between."""
     with stoker.Loader(dataset, **(OPTIONS | options)) as loader:
@@ -63,12 +61,7 @@ def gone_on(dataset, state, **options):
 
 
 def refused(dataset, state, **options) -> str:
-    with stoker.Loader(dataset, **(OPTIONS | options)) as loader:
-        before = loader.state_dict()
-        with pytest.raises(stoker.ResumeError) as caught:
-            loader.load_state_dict(json.loads(state))
-        assert loader.state_dict() == before
-    return str(caught.value)
+    return training.refused(dataset, state, **(OPTIONS | options))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import training
 from tests.strategies import examples
 
 import stoker
@@ -48,24 +49,8 @@ class Lakes:
         return [1000 * [*SIZES, "more"].index(name) + i for i in range(self.sizes[name])]
 
 
-def train(mixture, state, *, num_steps, world_size=1, allow=(), **options):
-    """Return the (epoch, ids) of steps over all ranks, and the state then."""
-    ranks, states = [], set()
-    for rank in range(world_size):
-        with stoker.Loader(mixture, rank=rank, world_size=world_size, **(OPTIONS | options)) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state), allow=allow)
-            mine: list[tuple[int, list[int]]] = []
-            while len(mine) < num_steps:
-                epoch = loader.epoch
-                for batch in loader:
-                    mine.append((epoch, batch["id"].tolist()))
-                    if len(mine) == num_steps:
-                        break
-            ranks.append(mine)
-            states.add(json.dumps(loader.state_dict()))
-    assert len(states) == 1
-    return [(step[0][0], [i for _, ids in step for i in ids]) for step in zip(*ranks, strict=True)], states.pop()
+def train(mixture, state, **options):
+    return training.train(mixture, state, **(OPTIONS | options))
 
 
 def of(steps, name, epoch=None) -> list[int]:
@@ -164,12 +149,7 @@ def test_without_weights_a_grown_mixture_gives_every_row_once(lakes):
 
 
 def refused(mixture, state, allow=(), **options) -> str:
-    with (
-        stoker.Loader(mixture, **(OPTIONS | options)) as loader,
-        pytest.raises(stoker.ResumeError) as caught,
-    ):
-        loader.load_state_dict(json.loads(state), allow=allow)
-    return str(caught.value)
+    return training.refused(mixture, state, allow=allow, **(OPTIONS | options))
 
 
 def test_an_error_names_the_word_that_lets_it_go_on(lakes):

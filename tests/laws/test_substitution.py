@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.laws.test_loader import batch_bytes
+from tests.batches import check_same, contents, ids_of
 from tests.strategies import sample_table
 
 import stoker
@@ -99,7 +99,7 @@ def run(dataset, *, world_size=1, state=None, num_steps=None, **options):
 def test_rows_of_the_next_chunk_that_can_be_made_stand_in(bad):
     dataset, expected = bad
     with stoker.Loader(dataset, batch_size=7, on_error="substitute") as loader:
-        ids = [i for batch in loader for i in batch["id"].tolist()]
+        ids = ids_of(loader)
         assert len(ids) == loader.num_samples
         assert loader.stats().num_substituted > 1
     if expected is None:  # parts of the huge row group are all replaced, each by the first rows of the other file
@@ -218,11 +218,11 @@ def test_a_repaired_source_is_read(tmp_path):
     damage(path, (1,), "vector")
     options = {"batch_size": 8, "cache": tmp_path / "cache", "on_error": "substitute"}
     with stoker.Loader(stoker.Dataset(path, chunk_size=2500), **options) as loader:
-        ids = [i for batch in loader for i in batch["id"].tolist()]
+        ids = ids_of(loader)
     assert ids == [*range(ROWS), *range(2 * ROWS, 3 * ROWS), *range(2 * ROWS, 3 * ROWS)]
     path.write_bytes(sound)
     with stoker.Loader(stoker.Dataset(path, chunk_size=2500), **options) as loader:
-        assert [i for batch in loader for i in batch["id"].tolist()] == list(range(3 * ROWS))
+        assert ids_of(loader) == list(range(3 * ROWS))
         assert loader.stats().num_substituted == 0
 
 
@@ -245,7 +245,7 @@ def test_deduplicated_fields_and_lists_stand_in_whole(tmp_path):
     columns = ["id", "word", "vector", "history"]
     dataset = stoker.Dataset(path, chunk_size=3000, deduplicate={"word": ["vector"]}, columns=columns)
     with stoker.Loader(dataset, batch_size=16, on_error="substitute") as loader:
-        batches = [batch_bytes(batch) for batch in loader]
+        batches = contents(loader, expands=False)
         assert loader.stats().num_substituted >= 2
     with stoker.Loader(dataset, batch_size=16, on_error="substitute", cache=tmp_path / "c", num_threads=1) as loader:
-        assert [batch_bytes(batch) for batch in loader] == batches
+        check_same(contents(loader, expands=False), batches)
