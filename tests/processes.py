@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -38,6 +40,29 @@ def in_threads(work: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any
         return list(pool.map(begin, calls))
 
 
+def started(*words: Any, **variables: str) -> subprocess.Popen[str]:
+    """Start a Python of its own with the words of a command line; all that it says is one text."""
+    environ = {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",  # else gloo asks for this machine's name
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        env=os.environ | environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def torchrun(num_ranks: int) -> list[str]:
+    """Return the words by which torchrun starts so many ranks of the script that follows."""
+    ranks = [f"--nproc-per-node={num_ranks}", "--standalone", "--local-addr=127.0.0.1"]
+    return ["-m", "torch.distributed.run", *ranks]
+
+
 def ends_of(work: Callable[..., object], num: int, *shared: Any) -> set[int | None]:
     """Call `work(i, num, *shared)` in each of so many processes at once; return how they ended: 0, or why not."""
     processes = [SERVED.Process(target=_begin, args=(work, i, num, *shared)) for i in range(num)]
@@ -56,5 +81,5 @@ def ends_of(work: Callable[..., object], num: int, *shared: Any) -> set[int | No
 
 
 def _begin(work: Callable[..., object], *arguments: Any) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # else gloo asks for this machine's name
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     work(*arguments)

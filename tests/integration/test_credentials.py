@@ -14,7 +14,7 @@ import pytest
 for _module in ("moto", "flask", "flask_cors"):
     pytest.importorskip(_module, reason="needs an S3 server: pip install 'moto[s3]' flask flask-cors")
 
-from tests.integration.s3_server import S3Server, refusal
+from tests.integration.s3_server import refusal
 from tests.strategies import sample_table
 
 import stoker
@@ -34,13 +34,6 @@ stored = stoker.Dataset("s3://{bucket}/lake", chunk_size=4000, storage_options={
 def check(text, *, where):
     place = text.find(PLANTED)
     assert place < 0, (where, text[max(0, place - 200) : place + 20])
-
-
-@pytest.fixture(scope="module")
-def door():
-    server = S3Server()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

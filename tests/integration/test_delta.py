@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.integration.s3_server import S3Server
 from tests.tables import expected_of, rows_of
 
 import stoker
@@ -406,16 +405,16 @@ def test_workers_read_the_version_that_their_owner_found(tmp_path, start):
     assert sorted(int(i) for batch in batches for i in batch["id"]) == list(range(ROWS))
 
 
-def test_a_table_in_s3_is_read_with_the_options_of_its_store(with_vectors, s3):
-    s3_bucket = s3.make_bucket("tables")
+def test_a_table_in_s3_is_read_with_the_options_of_its_store(with_vectors, server):
+    s3_bucket = server.make_bucket("tables")
     for path in with_vectors.rglob("*"):
         if path.is_file():
-            s3.put(f"{s3_bucket}/lake/t/{path.relative_to(with_vectors)}", path.read_bytes())
-    found = rows_of(f"delta://{s3_bucket}/lake/t", storage_options=s3.options())
+            server.put(f"{s3_bucket}/lake/t/{path.relative_to(with_vectors)}", path.read_bytes())
+    found = rows_of(f"delta://{s3_bucket}/lake/t", storage_options=server.options())
     assert found == scanned(with_vectors)
     for part in ("", "/*.parquet"):
         with pytest.raises(stoker.SourceError, match=r"Delta table.*delta://s3://tables/lake/t"):
-            stoker.Dataset(f"{s3_bucket}/lake/t{part}", storage_options=s3.options()).open()
+            stoker.Dataset(f"{s3_bucket}/lake/t{part}", storage_options=server.options()).open()
 
 
 def test_a_remote_table_that_was_opened_before_is_asked_again_only_by_refresh(tmp_path):
@@ -450,13 +449,6 @@ def test_a_table_that_was_read_in_groups_is_known_by_its_version_too(tmp_path):
             return loader.units.num_rows, storage.num_calls > 0
 
     assert [opened(), opened(), opened(version=0)] == [(ROWS, True), (ROWS, False), (ROWS, False)]
-
-
-@pytest.fixture
-def s3():
-    server = S3Server()
-    yield server
-    server.stop()
 
 
 def test_the_way_out_that_a_bare_folder_names_is_a_way(with_vectors):

@@ -16,7 +16,7 @@ for _module in ("moto", "flask", "flask_cors"):
 
 from tests.conftest import REPOSITORY
 from tests.crash.builders import dataset_of
-from tests.integration.s3_server import S3Server, refusal
+from tests.integration.s3_server import refusal
 from tests.strategies import write_files
 
 import stoker
@@ -26,20 +26,6 @@ pytestmark = pytest.mark.timeout(120)
 SIZES = [100, 257, 64, 300]
 NUM_ROWS = sum(SIZES)
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def door():
-    server = S3Server()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def server(door):
-    yield door
-    door.fault = None
-    door.requests.clear()
 
 
 @pytest.fixture

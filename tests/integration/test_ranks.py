@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from tests.processes import ends_of
+from tests.processes import ends_of, started, torchrun
 from tests.strategies import write_files
 
 torch = pytest.importorskip("torch")
@@ -28,18 +25,11 @@ NUM_SAMPLES = 451  # no multiple of anything
 SAVE_AT, KILL_AFTER = 3, 5
 
 
-def torchrun(num_ranks: int, *words: str) -> set[int]:
+def by_torchrun(num_ranks: int, *words: str) -> set[int]:
     """Let torchrun start the ranks; return how it ended."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "--standalone",
-        "--local-addr=127.0.0.1", str(SCRIPT), *words,
-    ]  # fmt: skip
-    environ = os.environ | {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    return {subprocess.run(command, env=environ, timeout=200, check=False).returncode}
+    process = started(*torchrun(num_ranks), SCRIPT, *words)
+    process.communicate(timeout=200)
+    return {process.returncode}
 
 
 def served(num_ranks: int, *words: str) -> set[int | None]:
@@ -74,7 +64,7 @@ def killed_and_restarted(start, folder: Path, ranks: tuple[int, int], *words: st
     [
         (served, "loader", 0, (2, 1)),
         *(
-            pytest.param(torchrun, kind, num_workers, ranks, marks=pytest.mark.slow)
+            pytest.param(by_torchrun, kind, num_workers, ranks, marks=pytest.mark.slow)
             for kind, num_workers, ranks in (
                 ("loader", 0, (4, 3)),
                 ("plain", 1, (2, 1)),
@@ -104,6 +94,6 @@ def test_groups_stay_whole_over_a_kill_and_a_restart_with_more_ranks(tmp_path):
         query = pc.divide(table["id"], 4)
         groups += [list(run) for _, run in itertools.groupby(table["id"].to_pylist(), key=lambda i: i // 4)]
         pq.write_table(table.append_column("query", query), file, row_group_size=50)
-    kept, again = killed_and_restarted(torchrun, tmp_path, (2, 3), "--group-by=query")
+    kept, again = killed_and_restarted(by_torchrun, tmp_path, (2, 3), "--group-by=query")
     assert sorted(kept + again) == groups
     assert kept + again != groups

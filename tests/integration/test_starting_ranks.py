@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import ends_of
+from tests.processes import ends_of, started, torchrun
 from tests.strategies import write_files
 
 torch = pytest.importorskip("torch")
@@ -24,24 +22,7 @@ pytestmark = [
 SCRIPT = Path(__file__).with_name("start_ranks.py")
 NUM_ROWS = 101  # no multiple of anything
 NUM_RANKS = 2
-TORCHRUN = ["-m", "torch.distributed.run", f"--nproc-per-node={NUM_RANKS}", "--standalone", "--local-addr=127.0.0.1"]
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(NUM_RANKS), "SLURM_NTASKS": "16"}
-
-
-def run(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-    environ = os.environ | {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        env=environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def ended(*processes: subprocess.Popen[str]) -> None:
@@ -92,7 +73,7 @@ def test_ranks_that_meet_before_or_after_their_loaders_are_made(folder):
 
 @pytest.mark.slow
 def test_spawned_ranks_that_meet_before_or_after_their_loaders_are_made(folder):
-    ended(run(str(SCRIPT), "spawn", str(folder)))
+    ended(started(SCRIPT, "spawn", folder))
     check_brought_together(folder)
 
 
@@ -111,7 +92,7 @@ def test_ranks_that_were_given_a_data_loader_count_their_epochs_each_for_itself(
 
 @pytest.mark.parametrize("kinds", [QUICK, pytest.param((), marks=pytest.mark.slow)], ids=["quick", "all"])
 def test_ranks_of_torchrun(folder, kinds):
-    ended(run(*TORCHRUN, str(SCRIPT), "torchrun", str(folder), *(["--kinds", *kinds] if kinds else [])))
+    ended(started(*torchrun(NUM_RANKS), SCRIPT, "torchrun", folder, *(["--kinds", *kinds] if kinds else [])))
     found = found_in(folder)
     # What was used before the process group was made took its share from torchrun's variables, which are right.
     check_each_row_once(found)
@@ -131,7 +112,7 @@ def test_ranks_that_only_variables_tell_of(folder, way):
         }[way]
 
     ranks = [str(rank) for rank in range(NUM_RANKS)]
-    ended(*(run(str(SCRIPT), "variables", str(folder), "--rank", rank, **variables(rank)) for rank in ranks))
+    ended(*(started(SCRIPT, "variables", folder, "--rank", rank, **variables(rank)) for rank in ranks))
     check_each_row_once(found_in(folder))
 
 
@@ -143,14 +124,14 @@ def needs(module: str) -> None:
 
 def test_ranks_of_accelerate(folder):
     needs("accelerate")
-    ended(run(*TORCHRUN, str(SCRIPT), "accelerate", str(folder), ACCELERATE_USE_CPU="true"))
+    ended(started(*torchrun(NUM_RANKS), SCRIPT, "accelerate", folder, ACCELERATE_USE_CPU="true"))
     check_each_row_once(found_in(folder))
 
 
 def test_srun_without_accelerates_launcher_is_an_error_before_the_first_batch(folder):
     needs("accelerate")
     variables = {"SLURM_PROCID": "0", "ACCELERATE_USE_CPU": "true"}
-    ended(run(str(SCRIPT), "accelerate", str(folder), **SLURM, **variables))
+    ended(started(SCRIPT, "accelerate", folder, **SLURM, **variables))
     found = json.loads((folder / "rank-0.json").read_text())
     for told in found.values():
         assert "Accelerate says rank 0 of 1, but the environment (SLURM_PROCID" in told
@@ -158,6 +139,6 @@ def test_srun_without_accelerates_launcher_is_an_error_before_the_first_batch(fo
 
 def test_ranks_of_ray_train(folder):
     needs("ray.train") if importlib.util.find_spec("ray") else needs("ray")
-    ended(run(str(SCRIPT), "ray", str(folder)))
+    ended(started(SCRIPT, "ray", folder))
     for kind in ("TorchTrainer", "DataParallelTrainer"):
         check_each_row_once(found_in(folder / kind))

@@ -12,7 +12,6 @@ import pytest
 for _module in ("moto", "flask", "flask_cors"):
     pytest.importorskip(_module, reason="needs an S3 server: pip install 'moto[s3]' flask flask-cors")
 
-from tests.integration.s3_server import S3Server
 from tests.strategies import check_samples, sample_table
 from werkzeug.wrappers import Response
 
@@ -23,21 +22,12 @@ pytestmark = pytest.mark.timeout(60)
 NUM_ROWS = 300
 
 
-@pytest.fixture(scope="module")
-def server():
-    server = S3Server()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def lake(server):
     bucket = server.make_bucket("bucket-of-lies")
-    server.fault = None
     for i in range(3):
         server.put_table(f"{bucket}/lake/part-{i}.parquet", sample_table(100, first=100 * i))
-    yield f"{bucket}/lake"
-    server.fault = None
+    return f"{bucket}/lake"
 
 
 def again_at_once(seconds: float) -> None:

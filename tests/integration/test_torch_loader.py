@@ -169,10 +169,11 @@ def test_each_field_is_a_tensor_of_its_own_to_write_to_beside_gradients(tmp_path
         assert field.requires_grad
 
 
-def test_a_rank_without_samples_in_the_last_step_gets_an_empty_batch(folder):
-    dataset = stoker.Dataset(folder)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_rank_without_samples_in_the_last_step_gets_an_empty_batch(folder, tmp_path, way):
     for rank, last in ((0, 0), (1, 1)):
-        with TorchLoader(dataset, global_batch_size=132, rank=rank, world_size=2) as loader:
+        options = {"global_batch_size": 132, "rank": rank, "world_size": 2}
+        with loader_of(way, stoker.Dataset(folder), tmp_path / "cache", **options) as loader:
             batches = list(loader)
         assert [len(batch["id"]) for batch in batches] == [66, last]
         assert batches[1]["vector"].shape == (last, 3)
@@ -210,8 +211,9 @@ def test_arrays_of_augment_become_tensors_of_their_memory_or_copies_where_torch_
         next(iter(loader))
 
 
-def test_padding_is_marked_by_a_bool_tensor(folder):
-    with TorchLoader(stoker.Dataset(folder), batch_size=50, remainder="pad") as loader:
+@pytest.mark.parametrize("way", WAYS)
+def test_padding_is_marked_by_a_bool_tensor(folder, tmp_path, way):
+    with loader_of(way, stoker.Dataset(folder), tmp_path / "cache", batch_size=50, remainder="pad") as loader:
         masks = [batch["sample_mask"] for batch in loader]
     assert [mask.dtype for mask in masks] == [torch.bool] * 3
     assert [int(mask.sum()) for mask in masks] == [50, 50, 33]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 import stoker
 from tests.integrations.loops import KINDS, NUM_EPOCHS, OPTIONS, WAYS
+from tests.processes import started, torchrun
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "frameworks.md"
@@ -46,26 +45,18 @@ def place(tmp_path) -> Path:
     return tmp_path
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """Return what a process said, and how it ended."""
+    said, _ = process.communicate(timeout=900)
+    return said, process.returncode
+
+
 def start(place: Path, framework: str, world_size: int) -> list[dict]:
     """Return what each rank's steps got."""
-    command = [sys.executable]
-    if world_size > 1 and framework != "ray":
-        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
-    command += ["-m", "tests.integrations.loops", framework, str(place)]
-    if framework == "ray":
-        command += ["--world-size", str(world_size)]
-    told = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    paths = [str(ROOT / "src"), str(ROOT)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=told | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    ranks = torchrun(world_size) if world_size > 1 and framework != "ray" else []
+    shared = ["--world-size", world_size] if framework == "ray" else []
+    said, code = ended(started(*ranks, "-m", "tests.integrations.loops", framework, place, *shared))
+    assert code == 0, said[-9000:]
     return [json.loads((place / f"{framework}-{world_size}-{rank}.json").read_text()) for rank in range(world_size)]
 
 
@@ -137,12 +128,10 @@ def test_what_ranks_gather_of_padded_batches_is_each_row_once_and_in_order(place
 def test_each_example_runs_alone_and_under_torchrun(tmp_path, example, module, told, world_size):
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}: make test-integrations")
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if world_size == 2 else []
-    command = [sys.executable, *ranks, str(ROOT / "examples" / example), str(tmp_path / "folder")]
-    paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, timeout=200, check=False)
-    assert told[world_size - 1] in done.stdout, done.stdout + done.stderr[-4000:]
-    assert done.returncode == 0
+    ranks = torchrun(2) if world_size == 2 else []
+    said, code = ended(started(*ranks, ROOT / "examples" / example, tmp_path / "folder"))
+    assert told[world_size - 1] in said, said[-4000:]
+    assert code == 0
 
 
 def test_the_page_says_of_each_framework_what_is_run():

@@ -148,13 +148,6 @@ def test_what_augment_returns_is_copied_field_by_field(dataset):
     assert batch["history"].offsets.tolist()[-1] == len(batch["history"].values)
 
 
-def test_padding_marks_and_batches_without_samples_cross_too(dataset):
-    with DeviceLoader(dataset, batch_size=100, remainder="pad", world_size=2, rank=1) as loader:
-        assert [int(batch["sample_mask"].sum()) for batch in loader] == [100, 100, 11]
-    with DeviceLoader(dataset, global_batch_size=510, rank=0, world_size=2) as loader:
-        assert [tuple(batch["vector"].shape) for batch in loader] == [(255, 3), (0, 3)]
-
-
 def test_an_error_while_copying_reaches_the_step(dataset):
     class Broken(Stream):
         def copy(self, array):
