@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 import stoker
-from stoker.parquet.schema import flatten
+
+
+def flatten(table):
+    """Return a table with a column for each member of its structs."""
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
 
 
 def rows_of(source, *, cache=None, **options):

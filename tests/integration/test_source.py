@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
+from tests.tables import flatten
 
 from stoker import Dataset, FieldError, Loader, SourceChangedError, SourceError, SourceMissingError
 from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
@@ -43,13 +44,6 @@ def read(catalogue):
             tables.append(table)
         assert seen == list(catalogue.unit(i))
     return pa.concat_tables(tables) if tables else catalogue.schema.empty_table()
-
-
-def flatten(table):
-    """Return a table with a column for each member of its structs."""
-    while any(pa.types.is_struct(field.type) for field in table.schema):
-        table = table.flatten()
-    return table
 
 
 def plain(table):

@@ -142,11 +142,11 @@ class TorchDataset(IterableDataset[Tensors]):
         """
         self.own()
         iterator, dataset = starting_workers()
-        if iterator is None or (isinstance(dataset, TorchDataset) and dataset is not self):
+        if iterator is None:
             return
         if iterator not in self._started:
             self._num_started += 1
-            # A data set around this one may have other plans for it.
+            # Another data set's workers begin no pass of this one; one around it may have other plans for it.
             begun = self._join(hash((os.getpid(), self._num_started))) if dataset is self else None
             self._started[iterator] = self._num_started, begun
         self._begun = self._started[iterator]
