@@ -9,13 +9,14 @@ import argparse
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tests.batches import ids_of
 from torch.utils.data import DataLoader
 
 import stoker
@@ -57,7 +58,7 @@ class Ranks:
     def iterate(self) -> None:
         """Note which rows each of those that were made gives, or how it fails."""
         for name, loader in self._made.items():
-            self.found[name] = _told(lambda loader=loader: [i for batch in loader for i in batch["id"].tolist()])
+            self.found[name] = _told(loader)
             if isinstance(loader, stoker.Loader):
                 loader.close()
         self._made.clear()
@@ -65,7 +66,7 @@ class Ranks:
     def iterate_sent(self, loader: Any) -> None:
         """Note which rows two epochs of a DataLoader give that was made in the process that started the ranks."""
         for epoch in range(2):
-            self.found[f"sent, epoch {epoch}"] = _told(lambda: [i for batch in loader for i in batch["id"].tolist()])
+            self.found[f"sent, epoch {epoch}"] = _told(loader)
 
     def iterate_too_early(self) -> Callable[[], None]:
         """Take a batch of a loader of each kind; return what takes the others."""
@@ -77,9 +78,7 @@ class Ranks:
 
         def go_on() -> None:
             for name, (loader, batches, first) in begun.items():
-                self.found[name] = _told(
-                    lambda batches=batches, first=first: first + [i for batch in batches for i in batch["id"].tolist()]
-                )
+                self.found[name] = _told(batches, first)
                 if isinstance(loader, stoker.Loader):
                     loader.close()
 
@@ -90,9 +89,10 @@ class Ranks:
         (self.folder / f"rank-{rank}.json").write_text(json.dumps(self.found))
 
 
-def _told(work: Callable[[], list[int]]) -> list[int] | str:
+def _told(batches: Any, first: Iterable[int] = ()) -> list[int] | str:
+    """Return these ids and those of batches, or what the error says."""
     try:
-        return work()
+        return [*first, *ids_of(batches)]
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

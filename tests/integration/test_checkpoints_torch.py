@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.batches import ids_of
 from torch.utils.data import DataLoader
 
 import stoker
@@ -144,7 +145,7 @@ def test_files_that_come_between_two_epochs_are_files_of_the_next_one(lake, tmp_
     with TorchDataset(stoker.Dataset(lake, chunk_size=400), **(OPTIONS | options)) as batches:
         loader = torchdata.StatefulDataLoader(batches, batch_size=None)
         loader.load_state_dict(states[0])
-        passes = [[i for batch in loader for i in batch["id"].tolist()] for _ in range(2)]
+        passes = [ids_of(loader) for _ in range(2)]
     assert passes[-1] != sorted(passes[-1])
     assert sorted(passes[-1]) == list(range(30, 110))
 
@@ -157,9 +158,9 @@ def test_the_position_of_a_torch_dataset_goes_on_in_any_loader_with_more_files(l
     with TorchDataset(stoker.Dataset(lake, chunk_size=400), cache=tmp_path / "cache", **OPTIONS) as batches:
         batches.load_state_dict(state, allow={"files"})
         assert len(batches) == 19
-        rest = [[i for batch in torchdata.StatefulDataLoader(batches, batch_size=None) for i in batch["id"].tolist()]]
+        rest = [ids_of(torchdata.StatefulDataLoader(batches, batch_size=None))]
         assert batches.state_after(14)["epoch"] == 1
-        rest += [[i for batch in torchdata.StatefulDataLoader(batches, batch_size=None) for i in batch["id"].tolist()]]
+        rest += [ids_of(torchdata.StatefulDataLoader(batches, batch_size=None))]
     assert sorted([i for step in seen for i in step] + rest[0]) == list(range(110))
     assert sorted(rest[1]) == list(range(110))
     assert rest[1][:60] != list(range(60))
@@ -172,11 +173,11 @@ def test_workers_that_were_begun_before_a_grown_state_was_loaded_say_so(lake, tm
     add(lake, "a.parquet", range(90, 110))
     with TorchDataset(stoker.Dataset(lake, chunk_size=400), cache=tmp_path / "cache", **OPTIONS) as batches:
         loader = DataLoader(batches, batch_size=None, num_workers=1, persistent_workers=True)
-        assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(110))
+        assert sorted(ids_of(loader)) == list(range(110))
         batches.load_state_dict(state, allow={"files"})
         with pytest.raises(RuntimeError, match="make the DataLoader anew behind load_state_dict"):
             next(iter(loader))
         del loader
         batches.load_state_dict(state, allow={"files"})  # the pass that failed was one
         anew = DataLoader(batches, batch_size=None, num_workers=1)
-        assert len([i for batch in anew for i in batch["id"].tolist()]) == 110 - 5 * 6
+        assert len(ids_of(anew)) == 110 - 5 * 6

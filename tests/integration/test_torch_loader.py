@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.batches import check_same, contents
+from tests.batches import check_same, contents, ids_of
 from tests.strategies import arrays_in, check_samples, examples, write_files
 
 torch = pytest.importorskip("torch")
@@ -337,4 +337,4 @@ def test_a_loader_in_each_worker_of_a_data_loader_is_an_error_unless_each_has_a_
             return super().__iter__()
 
     shared = torch.utils.data.DataLoader(Deduplicated(folder, world_size=2), **workers)
-    assert sorted(i for batch in shared for i in batch["id"].tolist()) == list(range(133))
+    assert sorted(ids_of(shared)) == list(range(133))

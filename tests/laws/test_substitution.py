@@ -14,7 +14,7 @@ from tests.batches import check_same, contents, ids_of
 from tests.strategies import sample_table
 
 import stoker
-from stoker.testing import FlakyStorage, MemoryStorage
+from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 ROWS = 40  # of a row group
 BAD_GROUPS = (0, 3, 4, 11)  # of all, counted through the files: the first, two side by side, and the last
@@ -162,9 +162,8 @@ def test_each_is_said_once_and_raise_never_meets_it(bad, tmp_path, caplog):
 def lake(num_rows: int = ROWS) -> MemoryStorage:
     storage = MemoryStorage()
     for i in range(3):
-        sink = pa.BufferOutputStream()
-        pq.write_table(sample_table(num_rows, first=num_rows * i), sink)
-        storage.put(f"lake/{i}.parquet", sink.getvalue().to_pybytes())
+        table = sample_table(num_rows, first=num_rows * i)
+        write_parquet(storage, table, url=f"lake/{i}.parquet", compression="snappy")
     return storage
 
 
