@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,21 +40,20 @@ def in_threads(work: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any
         return list(pool.map(begin, calls))
 
 
+def python(*words: Any, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+    """Start a Python of its own with the words of a command line; what this one can import, it can."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | dict(env or {})
+    return subprocess.Popen([sys.executable, *map(str, words)], env=environ, text=True, **options)
+
+
 def started(*words: Any, **variables: str) -> subprocess.Popen[str]:
-    """Start a Python of its own with the words of a command line; all that it says is one text."""
+    """Start a rank, or what starts ranks; all that it says is one text."""
     environ = {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",  # else gloo asks for this machine's name
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        env=os.environ | environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return python(*words, env=environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def torchrun(num_ranks: int) -> list[str]:

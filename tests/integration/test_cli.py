@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.processes import python
 from tests.strategies import check_samples, write_files
 
 import stoker
@@ -27,16 +28,7 @@ def data(tmp_path, monkeypatch):
 
 def shell(*arguments, **options):
     """Start a command as a process of its own."""
-    source = str(Path(stoker.__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": source, **options.pop("env", {})}
-    return subprocess.Popen(
-        [sys.executable, "-m", "stoker.cli", *map(str, arguments)],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,
-    )
+    return python("-m", "stoker.cli", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def fields_of(command):

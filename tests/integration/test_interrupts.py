@@ -8,14 +8,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.processes import python
 
 LAKE = """
     import pyarrow as pa
@@ -39,15 +37,8 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """
     (folder / "command.py").write_text(textwrap.dedent(command))
     (folder / "lake.py").write_text(textwrap.dedent(LAKE))
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "TMPDIR": str(folder)}
-    return subprocess.Popen(
-        [sys.executable, str(folder / "command.py"), *arguments],
-        cwd=folder,
-        env=environ,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return python(folder / "command.py", *arguments, cwd=folder, env={"TMPDIR": str(folder)}, **pipes)
 
 
 def ended(
@@ -108,14 +99,10 @@ LOADS_A_COMMAND = """
 
 @pytest.mark.parametrize("module", ["stoker.cli.commands", "rich.console", "numpy.dtypes", "stoker.cache"])
 def test_ctrl_c_ends_a_command_that_is_still_being_loaded(tmp_path, module):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LOADS_A_COMMAND), module, "cache", "ls", str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = python("-c", textwrap.dedent(LOADS_A_COMMAND), module, "cache", "ls", tmp_path, **pipes)
+    assert process.communicate(timeout=60) == ("", "interrupted\n")
+    assert process.returncode == 130
 
 
 MAKES_A_LOADER = """
@@ -132,7 +119,7 @@ SLOW_SCHEMES = [pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("gs"
 
 
 @pytest.mark.parametrize("scheme", ["http", "s3", *SLOW_SCHEMES])
-def test_ctrl_c_ends_a_loader_that_is_being_made_from_a_store_that_says_nothing(scheme):
+def test_ctrl_c_ends_a_loader_that_is_being_made_from_a_store_that_says_nothing(scheme, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as store:
         place = f"127.0.0.1:{store.getsockname()[1]}"
         key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -145,13 +132,9 @@ def test_ctrl_c_ends_a_loader_that_is_being_made_from_a_store_that_says_nothing(
                 {"account_key": key, "blob_storage_authority": place, "blob_storage_scheme": "http"},
             ),
         }[scheme]
-        environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(MAKES_A_LOADER), json.dumps(asked)],
-            env=environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-            text=True,
-            stderr=subprocess.PIPE,
-        )
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            monkeypatch.delenv(name)
+        process = python("-c", textwrap.dedent(MAKES_A_LOADER), json.dumps(asked), stderr=subprocess.PIPE)
         try:
             store.settimeout(60)
             with contextlib.ExitStack() as stack:
