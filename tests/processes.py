@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,9 +40,9 @@ def in_threads(work: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any
         return list(pool.map(begin, calls))
 
 
-def python(*words: Any, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+def python(*words: Any, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
     """Start a Python of its own with the words of a command line; what this one can import, it can."""
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | dict(env or {})
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | (env or {})
     return subprocess.Popen([sys.executable, *map(str, words)], env=environ, text=True, **options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,9 +155,8 @@ def test_what_augment_makes_of_a_sequence_that_cannot_be_cut_is_refused(place, a
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 def test_tensors_are_cut_here_and_in_workers(place, layout):
     torch = pytest.importorskip("torch")
-    from tests.device import DeviceLoader
-
     from stoker.torch import TorchDataset, TorchLoader
+    from stoker.torch.delivery import DeviceDelivery
 
     with stoker.Loader(dataset_of(place), **options_of(place)) as loader:
         whole = list(loader)
@@ -168,10 +169,46 @@ def test_tensors_are_cut_here_and_in_workers(place, layout):
             assert isinstance(part["document"], Ragged)
 
     for one in parts_of(2, layout):
-        for kind in (TorchLoader, DeviceLoader):
-            with kind(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
-                check(loader, one)
-        with TorchDataset(dataset_of(place), **options_of(place, sequence_shard=one)) as dataset:
-            check(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), one)
-            dataset.set_epoch(0)
-            check(torch.utils.data.DataLoader(dataset, batch_size=None), one)
+        with TorchLoader(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
+            check(loader, one)
+        dataset = TorchDataset(dataset_of(place), **options_of(place, sequence_shard=one))
+        check(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), one)
+        dataset.set_epoch(0)
+        check(torch.utils.data.DataLoader(dataset, batch_size=None), one)
+        dataset.close()
+
+        class OnStream(stoker.Loader):
+            def _make_delivery(self):
+                return DeviceDelivery(PromptStream(torch))
+
+        with OnStream(dataset_of(place), **options_of(place, sequence_shard=one)) as loader:
+            check(loader, one)
+
+
+class PromptStream:
+    """A side stream that copies at once."""
+
+    def __init__(self, torch) -> None:
+        self._torch = torch
+
+    def allocate(self, num_bytes):
+        return np.empty(num_bytes, dtype=np.uint8)
+
+    @contextmanager
+    def copies(self):
+        yield
+
+    def copy(self, array):
+        return self._torch.from_numpy(array).clone()
+
+    def mark(self):
+        return self
+
+    def query(self):
+        return True
+
+    def current(self):
+        return 0
+
+    def wait(self, mark, tensors):
+        assert all(isinstance(tensor, self._torch.Tensor) for tensor in tensors)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.batches import check_same, contents, plain
+from tests.batches import check_same, contents, ids_of, plain
 from tests.laws.test_sharing import write
 from tests.strategies import arrays_in, check_samples, write_files
 
@@ -161,6 +161,39 @@ def test_an_error_while_copying_reaches_the_step(dataset):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             next(iterator)
         assert "needed by step 2" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("failing", [0, 3, 10])
+def test_a_batch_that_cannot_be_handed_over_is_not_counted(dataset, failing):
+    class Full(Stream):
+        def wait(self, mark, tensors):
+            super().wait(mark, tensors)
+            if len(self.waits) == failing + 1:
+                raise MemoryError("no memory on the device")
+
+    with DeviceLoader(dataset, stream=Full(), batch_size=50, prefetch=1) as loader:
+        iterator = iter(loader)
+        assert ids_of(next(iterator) for _ in range(failing)) == list(range(50 * failing))
+        with pytest.raises(MemoryError):
+            next(iterator)
+        assert list(iterator) == []
+        assert loader.stats().num_steps == failing
+        loader.load_state_dict(loader.state_dict())
+        assert ids_of(loader) == list(range(50 * failing, NUM_ROWS))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+def test_ranks_that_share_samples_get_their_part_of_each_sequence(tmp_path, layout):
+    tokens = np.arange(90 * 12).reshape(90, 12)
+    rows = {"id": np.arange(90), "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.reshape(-1)), 12)}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet", row_group_size=30)
+    for rank in range(2):
+        part = stoker.SequenceShard(rank=rank, world_size=2, fields="tokens", layout=layout)
+        with DeviceLoader(stoker.Dataset(tmp_path), sequence_shard=part, **OPTIONS) as loader:
+            for batch in loader:
+                expected = tokens[batch["id"].numpy()][:, part.positions(12)]
+                assert batch["tokens"].tolist() == expected.tolist()
+                assert memory_of(batch) <= loader.stream.memory
 
 
 # ---------------------------------------------------------------------- what samples share
