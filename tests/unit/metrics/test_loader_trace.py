@@ -86,6 +86,7 @@ def test_steps_count_alike_whether_each_is_shown_or_not(data, prefetch, augment)
                 loader.set_epoch(epoch)
                 for _ in loader:
                     pass
+            assert loader.stats().num_dropped_spans == 0  # without a trace none is kept
             stages, num_steps = loader.stats().stages, 2 * len(loader)
         num_calls.append([stages[stage].num_calls for stage in ("batch", "wait", "step")])
     assert num_calls == [[num_steps] * 3] * 2

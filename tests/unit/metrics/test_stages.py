@@ -1,3 +1,5 @@
+"""What loaders tell of their work: totals always, and the spans that a trace keeps of each thread."""
+
 import gc
 import os
 import subprocess
@@ -13,7 +15,7 @@ from tests.processes import in_threads
 from tests.strategies import write_files
 
 import stoker
-from stoker.metrics.stages import Stages, StageTotal
+from stoker import Trace
 
 
 def in_thread(work, name="stoker-batch-0"):
@@ -22,32 +24,20 @@ def in_thread(work, name="stoker-batch-0"):
     thread.join()
 
 
-def spans_of(stages):
-    return [span for track in stages.tracks() for span in track.recorded()]
+def spans_of(trace):
+    return [span for spans in trace.spans().values() for span in spans]
 
 
 def test_totals_add_up_over_threads():
-    stages = Stages()
+    stages = Trace().stages("data")
     in_threads(lambda _: [stages("read", 0, 500, 3) for _ in range(1000)], range(4))
     stages("wait", 10, 30, 0)
-    assert stages.totals() == {
-        "read": StageTotal(num_calls=4000, busy_s=2e-3, num_bytes=12000),
-        "wait": StageTotal(num_calls=1, busy_s=2e-8, num_bytes=0),
-    }
-
-
-def test_several_pieces_of_work_may_be_told_at_once():
-    stages = Stages()
-    with stages.span("batch", 7) as span:
-        span.num_calls = 3
-    stages("batch", 10, 30, 5, num_calls=2)
-    total = stages.totals()["batch"]
-    assert (total.num_calls, total.num_bytes) == (5, 12)
-    assert total.busy_s == (span.stop_ns - span.start_ns + 20) / 1e9
+    found = {stage: (total.num_calls, total.busy_s, total.num_bytes) for stage, total in stages.totals().items()}
+    assert found == {"read": (4000, 2e-3, 12000), "wait": (1, 2e-8, 0)}
 
 
 def test_a_block_that_fails_is_counted_too():
-    stages = Stages()
+    stages = Trace().stages("data")
     with pytest.raises(KeyError), stages.span("decode", 7):
         raise KeyError
     assert stages.totals()["decode"].num_calls == 1
@@ -55,17 +45,9 @@ def test_a_block_that_fails_is_counted_too():
     assert stages.active() == {}
 
 
-def test_without_a_trace_no_span_is_kept():
-    stages = Stages()
-    with stages.span("gather"):
-        pass
-    assert stages.totals()["gather"].num_calls == 1
-    assert spans_of(stages) == []
-    assert stages.num_dropped == 0
-
-
 def test_what_happens_inside_a_span_is_about_the_same_thing():
-    stages = Stages(max_spans=10)
+    trace = Trace()
+    stages = trace.stages("data")
     stages("list", 1, 2, 0)
     with stages.span("batch", subject=(2, 7, -1, -1)):
         stages("gather", 3, 4, 5)
@@ -73,7 +55,7 @@ def test_what_happens_inside_a_span_is_about_the_same_thing():
             span.num_bytes = 6
         stages("copy", 5, 6, 0)
     stages("step", 7, 8, 0, (2, 6, -1, -1))
-    about = {span.stage: (span.epoch, span.step, span.window, span.chunk, span.num_bytes) for span in spans_of(stages)}
+    about = {span.stage: (span.epoch, span.step, span.window, span.chunk, span.num_bytes) for span in spans_of(trace)}
     assert about == {
         "list": (-1, -1, -1, -1, 0),
         "gather": (2, 7, -1, -1, 5),
@@ -85,7 +67,7 @@ def test_what_happens_inside_a_span_is_about_the_same_thing():
 
 
 def test_it_is_known_who_is_in_which_stage_right_now():
-    stages = Stages()
+    stages = Trace().stages("data")
     inside, leave = threading.Event(), threading.Event()
 
     def work():
@@ -103,19 +85,21 @@ def test_it_is_known_who_is_in_which_stage_right_now():
     assert stages.active() == {}
 
 
-def test_a_thread_goes_on_with_the_track_of_one_of_its_name_that_has_ended():
-    stages = Stages(max_spans=1000)
+def test_a_thread_goes_on_with_what_one_of_its_name_that_has_ended_kept():
+    trace = Trace(max_spans=10)
+    stages = trace.stages("data")
     for i in range(50):
         in_thread(lambda i=i: stages("gather", i, i + 1, 0))
     in_thread(lambda: stages("gather", 50, 51, 0), name="stoker-batch-1")
-    first, second = stages.tracks()
-    assert (first.name, len(first.recorded())) == ("stoker-batch-0", 50)
-    assert (second.name, len(second.recorded())) == ("stoker-batch-1", 1)
+    kept = {name: [span.start_ns for span in spans] for name, spans in trace.spans().items()}
+    assert kept == {"stoker-batch-0": [*range(40, 50)], "stoker-batch-1": [50]}
+    assert trace.num_dropped == 40
     assert stages.totals()["gather"].num_calls == 51
 
 
-def test_threads_alive_at_once_never_share_a_track():
-    stages = Stages(max_spans=1000)
+def test_threads_alive_at_once_push_out_no_span_of_each_others():
+    trace = Trace(max_spans=1)
+    stages = trace.stages("data")
     together = threading.Barrier(4)
 
     def work():
@@ -127,20 +111,11 @@ def test_threads_alive_at_once_never_share_a_track():
         thread.start()
     for thread in threads:
         thread.join()
-    assert [len(track.recorded()) for track in stages.tracks()] == [1, 1, 1, 1]
-
-
-def test_a_full_ring_keeps_the_latest_and_counts_the_others():
-    stages = Stages(max_spans=10)
-    for i in range(25):
-        stages("gather", i, i + 1, 0)
-    assert [span.start_ns for span in spans_of(stages)] == list(range(15, 25))
-    assert stages.num_dropped == 15
-    assert stages.totals()["gather"].num_calls == 25
+    assert (len(spans_of(trace)), trace.num_dropped) == (4, 0)
 
 
 def test_memory_stays_what_the_rings_take_however_long_it_runs():
-    stages = Stages(max_spans=1000)
+    stages = Trace(max_spans=1000).stages("data")
 
     def run(num):
         for i in range(num):
@@ -178,7 +153,8 @@ def play(stages, trees):
 
 @given(threads=st.lists(st.lists(TREES, max_size=4), max_size=4), max_spans=st.integers(1, 40))
 def test_totals_are_the_sums_of_the_spans_and_spans_nest_on_each_thread(threads, max_spans):
-    stages = Stages(max_spans=max_spans)
+    trace = Trace(max_spans=max_spans)
+    stages = trace.stages("data")
     together = threading.Barrier(max(1, len(threads)))
 
     def work(trees):
@@ -186,25 +162,25 @@ def test_totals_are_the_sums_of_the_spans_and_spans_nest_on_each_thread(threads,
         play(stages, trees)
         together.wait(10)
 
-    made = [threading.Thread(target=work, args=(trees,), name="stoker-batch-0") for trees in threads]
+    made = [threading.Thread(target=work, args=(some,), name=f"stoker-batch-{i}") for i, some in enumerate(threads)]
     for thread in made:
         thread.start()
     for thread in made:
         thread.join()
 
     totals = stages.totals()
-    spans = spans_of(stages)
-    assert sum(total.num_calls for total in totals.values()) == len(spans) + stages.num_dropped
-    assert all(len(track.recorded()) <= max_spans for track in stages.tracks())
-    if not stages.num_dropped:
+    spans = spans_of(trace)
+    assert sum(total.num_calls for total in totals.values()) == len(spans) + trace.num_dropped
+    assert all(len(kept) <= max_spans for kept in trace.spans().values())
+    if not trace.num_dropped:
         for stage, total in totals.items():
             mine = [span for span in spans if span.stage == stage]
             assert total.num_calls == len(mine)
             assert total.num_bytes == sum(span.num_bytes for span in mine)
             assert total.busy_s == sum(span.stop_ns - span.start_ns for span in mine) / 1e9
-    for track in stages.tracks():
-        for one in track.recorded():
-            for other in track.recorded():
+    for kept in trace.spans().values():
+        for one in kept:
+            for other in kept:
                 is_apart = one.stop_ns <= other.start_ns or other.stop_ns <= one.start_ns
                 is_inside = one.start_ns <= other.start_ns and other.stop_ns <= one.stop_ns
                 is_around = other.start_ns <= one.start_ns and one.stop_ns <= other.stop_ns

@@ -7,22 +7,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 from tests.strategies import write_files
 
 import stoker
-from stoker import LoaderStats
 from stoker.cli import main
-from stoker.metrics.stages import Stages
-from stoker.metrics.status import StatusFile, folder
 
 SECOND = 1_000_000_000
-
-
-def stats(num_steps=0, **changes):
-    usual = {"num_samples": 0, "wait_s": 0.0, "num_ready": 0, "num_built": 0, "num_reused": 0, "num_mended": 0}
-    return LoaderStats(**{"num_steps": num_steps, **usual, "stages": {}, **changes})
 
 
 @pytest.fixture
@@ -30,88 +23,6 @@ def place(tmp_path, monkeypatch):
     """The folder of the files, named as users name it."""
     monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
     return tmp_path / "status"
-
-
-@pytest.fixture
-def show():
-    """Tell of a loader whose figures are what a function returns."""
-    shown = []
-
-    def call(look):
-        stages = Stages()
-        shown.append(StatusFile(stages, lambda: None if (seen := look()) is None else ({"dataset": "data/"}, seen)))
-        shown[-1].show()
-        return stages, shown[-1]
-
-    yield call
-    for file in shown:
-        file.close()
-
-
-def at(stages, seconds, stage="gather"):
-    """Let a piece of work end at that time."""
-    stages(stage, 0, round(seconds * SECOND), 0)
-
-
-def test_it_is_written_once_a_second_whatever_happens(place, show):
-    looks = []
-    stages, _ = show(lambda: looks.append(1) or stats())
-    for tenth in range(1, 35):  # from 0.1 to 3.4 s
-        at(stages, tenth / 10)
-    assert len(looks) == 4
-
-
-def test_the_training_loop_writes_only_where_nobody_else_does(place, show):
-    stages, _ = show(stats)
-    at(stages, 0.5, "wait")
-    assert not place.exists()
-    at(stages, 1.5, "wait")
-    assert len(list(place.iterdir())) == 1
-
-
-def test_rates_are_those_of_the_last_seconds(place, show):
-    steps = [0]
-    stages, _ = show(lambda: stats(steps[0], step_s=steps[0] / 10, elapsed_s=float(now)))
-    for now in range(1, 21):
-        steps[0] = now if now <= 10 else 10 + 5 * (now - 10)
-        at(stages, now * 1.001)
-    found = json.loads(written(place).read_text())
-    assert found["total"]["num_steps"] == 60
-    assert found["recent"]["num_steps"] == 25
-    assert found["recent"]["elapsed_s"] == 5.0
-
-
-def test_a_loader_that_is_gone_or_fails_to_look_stops_nothing(place, show):
-    stages, _ = show(lambda: None)
-    at(stages, 1)
-    others, _ = show(lambda: 1 / 0)
-    at(others, 3)
-    at(others, 5)
-    assert others.totals()["gather"].num_calls == 2
-    assert not place.exists()
-
-
-def test_without_any_folder_nothing_is_written_and_nobody_is_bothered(monkeypatch, show):
-    monkeypatch.setenv("STOKER_STATUS", "off")
-    stages, _ = show(lambda: 1 / 0)
-    at(stages, 1)
-    assert stages.on_due is None
-
-
-def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(place, show):
-    def look():
-        file.close()  # what a garbage collection in here would do
-        return stats()
-
-    stages, file = show(look)
-    thread = threading.Thread(target=at, args=(stages, 1))
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert not place.exists()
-
-
-# ---------------------------------------------------------------------- as users see it
 
 
 @pytest.fixture
@@ -130,19 +41,101 @@ def top(capsys):
     return call
 
 
-def training(data, batch_size=50, **options):
+def training(data, batch_size=50, kind=stoker.Loader, **options):
     """A loader whose loop has had a batch, by whose end the file is written."""
-    loader = stoker.Loader(stoker.Dataset(data), batch_size=batch_size, prefetch=0, **options)
+    loader = kind(stoker.Dataset(data), batch_size=batch_size, prefetch=0, **options)
     next(iter(loader))
     return loader
 
 
 def written(place):
-    """Return the file of a loader that trains, once whichever thread writes it first is done."""
+    """Return what the file of a loader that trains says, once whichever thread writes it first is done."""
     while not (paths := list(place.glob("*.json"))):
         pass
     (path,) = paths
-    return path
+    return path.read_text()
+
+
+# ---------------------------------------------------------------------- when it is written
+
+
+class Clock(stoker.Trace):
+    """Lets a test tell of work of its loader that ends at times of the test's own, which begin behind all real work."""
+
+    def stages(self, name):
+        self.of_loader, self.now_ns = super().stages(name), time.perf_counter_ns() + 60 * SECOND
+        return self.of_loader
+
+    def tell(self, seconds, stage="gather"):
+        self.of_loader(stage, self.now_ns, self.now_ns + round(seconds * SECOND), 0)
+
+    def begin(self, place):
+        """Let the file be written at 0."""
+        before = written(place)
+        while written(place) == before:  # the thread that wrote it first may not be done
+            self.tell(0)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def loader(data, place, clock):
+    with training(data, batch_size=5, trace=clock) as loader:
+        clock.begin(place)
+        yield loader
+
+
+def test_it_is_written_once_a_second_whatever_happens(loader, clock, place):
+    found = {written(place)}
+    for tenth in range(1, 35):  # from 0.1 to 3.4 s
+        clock.tell(tenth / 10)
+        found.add(written(place))
+    assert len(found) == 4
+
+
+def test_the_training_loop_writes_only_where_nobody_else_does(loader, clock, place):
+    before = written(place)
+    clock.tell(1.5, "wait")
+    assert written(place) == before
+    clock.tell(2.5, "wait")
+    assert written(place) != before
+
+
+def test_rates_are_those_of_the_last_seconds(loader, clock, place):
+    batches = iter(loader)
+    for now in range(1, 21):
+        for _ in range(1 if now <= 10 else 5):
+            next(batches)
+        clock.tell(now * 1.001)
+    found = json.loads(written(place))
+    assert found["total"]["num_steps"] == 1 + 60
+    assert found["recent"]["num_steps"] == 25
+
+
+class ClosedWhenLookedAt(stoker.Loader):
+    """Is closed while its file is being written, as a garbage collection in there would do."""
+
+    def stats(self):
+        if hasattr(self, "looks_for_the_last_time"):
+            self.close()
+        return super().stats()
+
+
+def test_a_loader_closed_while_the_file_is_being_written_does_not_hang(data, place, clock):
+    with training(data, kind=ClosedWhenLookedAt, trace=clock) as loader:
+        clock.begin(place)
+        loader.looks_for_the_last_time = True
+        thread = threading.Thread(target=clock.tell, args=(1.5,))
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert list(place.iterdir()) == []
+
+
+# ---------------------------------------------------------------------- as users see it
 
 
 def test_loaders_are_shown_while_they_train_until_they_are_closed(data, place, top):
@@ -217,7 +210,7 @@ def test_whoever_writes_first_removes_what_killed_processes_left(train, data, pl
     assert len(list(place.iterdir())) == 1
     (place / "loaders-1-abc.new").write_text("{")  # of one that was killed while it wrote the first time
     with training(data):
-        assert json.loads(written(place).read_text())["pid"] == os.getpid()
+        assert json.loads(written(place))["pid"] == os.getpid()
         assert len(list(place.iterdir())) == 1
 
 
@@ -248,6 +241,17 @@ def test_the_user_may_want_no_file(data, tmp_path, monkeypatch, top, value):
         assert top() == []
 
 
-def test_the_folder_is_the_same_for_jobs_and_shells(tmp_path):
-    assert folder({"TMPDIR": "/elsewhere", "XDG_RUNTIME_DIR": "/elsewhere"}) == folder({})
-    assert folder({"STOKER_STATUS": str(tmp_path)}) == tmp_path
+def test_the_folder_is_the_same_for_jobs_and_shells(data, tmp_path, monkeypatch, top):
+    monkeypatch.delenv("STOKER_STATUS", raising=False)
+
+    def go_to(name):
+        (tmp_path / name).mkdir()
+        for variable in ("TMPDIR", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(variable, str(tmp_path / name))
+
+    go_to("job")
+    with training(data):
+        go_to("shell")
+        while os.getpid() not in [one["pid"] for one in top()]:
+            pass
+    assert [*(tmp_path / "job").iterdir(), *(tmp_path / "shell").iterdir()] == []
