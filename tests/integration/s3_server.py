@@ -83,10 +83,10 @@ class S3Server:
         bucket, _, key = url.removeprefix("s3://").partition("/")
         assert self._put(f"/{bucket}/{quote(key, safe='/=')}", content, headers) == 200
 
-    def put_table(self, url: str, table: pa.Table, **headers: str) -> None:
+    def put_table(self, url: str, table: pa.Table, *, row_group_size: int = 64, **headers: str) -> None:
         """Store a Parquet file, without the network."""
         file = io.BytesIO()
-        pq.write_table(table, file, row_group_size=64)
+        pq.write_table(table, file, row_group_size=row_group_size)
         self.put(url, file.getvalue(), **headers)
 
     def _put(self, path: str, content: bytes, headers: dict[str, str]) -> int:

@@ -150,10 +150,10 @@ def test_the_doctor_and_its_page_show_none(lake, tmp_path, run):
 
 def test_prometheus_gets_none(lake):
     client = pytest.importorskip("prometheus_client")
-    from stoker.metrics.prometheus import LoaderCollector
+    prometheus = pytest.importorskip("stoker.metrics.prometheus")
 
     with stoker.Loader(stoker.Dataset(lake, chunk_size=1000), batch_size=8) as loader:
         list(loader)
         registry = client.CollectorRegistry()
-        registry.register(LoaderCollector({f"train{EVIL}": loader}))
+        registry.register(prometheus.LoaderCollector({f"train{EVIL}": loader}))
         check(client.generate_latest(registry).decode().replace("\\n", ""), where="prometheus")

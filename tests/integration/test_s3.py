@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
+import re
 import sys
 import threading
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 for _module in ("moto", "flask", "flask_cors"):
@@ -18,9 +21,6 @@ from tests.integration.web_server import serving
 from tests.strategies import check_samples, sample_table, write_files
 
 from stoker import Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
-from stoker.storage.clients import checked_options, client_of
-from stoker.storage.failures import NUM_TRIES, RetryingStorage
-from stoker.storage.find_storage import storage_for
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -155,8 +155,8 @@ def test_keys_stand_in_urls_as_they_are(server, bucket, key):
     server.put_table(f"{bucket}/a b.parquet", sample_table(10, first=10))
     assert rows(f"{bucket}/{key}", server) == list(range(10))
     assert rows(f"{bucket}/{key.split('/')[0]}", server) == list(range(10))
-    (info,) = storage_for(bucket, storage_options=server.options()).list(f"{bucket}/{key.split('/')[0]}")
-    assert info.url == f"{bucket}/{key}"
+    (file,) = Dataset(f"{bucket}/{key.split('/')[0]}", storage_options=server.options()).open().files
+    assert file.url == f"{bucket}/{key}"
 
 
 def test_a_question_mark_before_an_equals_sign_is_written_as_a_set(server, bucket):
@@ -176,10 +176,10 @@ def test_a_key_that_the_client_cannot_ask_for_is_an_error_that_says_so(server, b
 def test_more_objects_than_one_page_are_all_found(server, bucket, monkeypatch):
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "20")  # instead of 1,000
     for i in range(50):
-        server.put(f"{bucket}/many/{i:05}.parquet", b"")
-    found = storage_for(bucket, storage_options=server.options()).list(f"{bucket}/many")
-    assert [info.url for info in found] == [f"{bucket}/many/{i:05}.parquet" for i in range(50)]
-    assert len(server.requests) == 3
+        server.put_table(f"{bucket}/many/{i:05}.parquet", sample_table(2, first=2 * i))
+    found = Dataset(f"{bucket}/many", storage_options=server.options()).open().files
+    assert [file.url for file in found] == [f"{bucket}/many/{i:05}.parquet" for i in range(50)]
+    assert len([request for request in server.requests if "list-type" in request]) == 3
 
 
 def test_where_listings_have_milliseconds_and_headers_seconds_nothing_has_changed(server, lake):
@@ -196,15 +196,6 @@ def test_an_object_overwritten_after_listing_is_an_error_that_names_it(server, l
     with pytest.raises(SourceChangedError, match="refresh=True") as caught:
         list(catalogue.read(0))
     assert caught.value.url == url
-
-
-def test_a_storage_reads_what_was_put_in_place_of_an_object_it_has_open(server, bucket):
-    storage = storage_for(bucket, storage_options=server.options())
-    url = f"{bucket}/a"
-    server.put(url, b"12")
-    assert bytes(memoryview(storage.read(url, 0, 2))) == b"12"
-    server.put(url, b"123456")
-    assert bytes(memoryview(storage.read(url, 3, 3))) == b"456"
 
 
 @pytest.mark.parametrize("name", ["/nothing.parquet", "/nothing", "/no*.parquet", "-nosuch/a.parquet", "-nosuch"])
@@ -249,23 +240,23 @@ def test_what_a_store_refuses_is_not_asked_for_again(server, lake, status, code,
         assert len(server.requests) <= 2
 
 
-@pytest.mark.parametrize("num_bytes", [10, 2_000])
-def test_a_refused_read_says_why_however_short_it_is(server, bucket, num_bytes):
+@pytest.mark.parametrize("column", ["narrow", "wide"])
+def test_a_refused_read_says_why_however_short_it_is(server, bucket, column):
     # The client has nowhere to put an answer that is longer than what was asked for, and forgets it.
-    storage = RetryingStorage(storage_for(bucket, storage_options=server.options()))
-    server.put(f"{bucket}/a", bytes(4_000))
-    storage.read(f"{bucket}/a", 0, 1)
+    table = pa.table({"narrow": np.zeros(50_000, np.int8), "wide": np.random.default_rng(0).random(50_000)})
+    server.put_table(f"{bucket}/a.parquet", table, row_group_size=len(table))
+    catalogue = Dataset(f"{bucket}/a.parquet", columns=[column], storage_options=server.options()).open()
     server.fault = lambda environ: refusal(403, "AccessDenied") if environ["REQUEST_METHOD"] == "GET" else None
     with pytest.raises(SourceError, match=r"AccessDenied.*credentials"):
-        storage.read(f"{bucket}/a", 0, num_bytes)
+        list(catalogue.read(0))
 
 
 def test_a_store_that_stays_down_is_given_up_with_its_name(server, lake):
     server.fault = lambda environ: refusal(503, "SlowDown")
     error = failure(lake + "/", server)
     assert "SlowDown" in str(error)
-    assert error.__notes__ == [f"given up after {NUM_TRIES} tries"]
-    assert len(server.requests) == NUM_TRIES  # the client below does not try again by itself
+    assert error.__notes__ == ["given up after 4 tries"]
+    assert len(server.requests) == 4  # the client below does not try again by itself
 
 
 def test_a_server_that_never_answers_is_given_up(server, lake):
@@ -329,7 +320,7 @@ def test_options_that_do_not_exist_are_named_with_those_that_do(server, lake):
 
 
 def test_options_may_stand_in_the_url_and_beside_it(server, lake):
-    query = f"?endpoint_override={server.endpoint}&scheme=http"
+    query = f"?endpoint_override={server.endpoint}&scheme=http&connect_timeout=60&anonymous=false"
     keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
     assert len(Dataset(lake + query, storage_options=keys).open().files) == 6
     with pytest.raises(ValueError, match=r"'nosuch'.*endpoint_override"):
@@ -346,60 +337,91 @@ def test_the_environment_names_endpoint_and_credentials(server, bucket, monkeypa
         assert catalogue.num_samples.sum() == 10
 
 
-def client(options=None, **environment):
-    """How the client of a bucket is made."""
-    given = checked_options("s3", authority="bucket", query="", options={"region": "r", **(options or {})})
-    return client_of("s3", authority="bucket", given=given, environment={"HOME": "/nowhere", **environment})
+def test_what_options_say_of_an_endpoint_counts_more_than_the_environment(server, lake, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:1")
+    options = server.options(endpoint_override=f"http://{server.endpoint}/", scheme=None)
+    assert len(Dataset(lake, storage_options=options).open().files) == 6
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{server.endpoint}")  # and of its variables this one
+    keys = {name: options[name] for name in ("access_key", "secret_key", "region")}
+    assert len(Dataset(lake, storage_options=keys).open().files) == 6
 
 
-def test_a_client_gives_up_in_seconds_unless_told_otherwise():
-    limits = client().limits
-    assert limits["read_timeout"].total_seconds() <= 5
-    assert limits["connect_timeout"].total_seconds() <= 3
-    assert client({"request_timeout": 60}).limits["read_timeout"].total_seconds() == 60
-    assert client({"request_timeout": 600}).limits["timeout"].total_seconds() == 600
+@pytest.fixture
+def signed(server, tmp_path, monkeypatch):
+    """The keys with which requests were signed; what Amazon's own settings say is for the test to write."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server.endpoint}")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    found = []
+
+    def note(environ):
+        key = re.search("Credential=([^/]*)/", environ.get("HTTP_AUTHORIZATION", ""))
+        found.append((key and key[1], environ.get("HTTP_X_AMZ_SECURITY_TOKEN")))
+
+    server.fault = note
+    return found
 
 
-def test_an_endpoint_may_have_its_scheme():
-    for given, environment in (
-        ({"endpoint_override": "http://h:1/"}, {"AWS_ENDPOINT_URL": "https://other"}),
-        ({"endpoint_override": "h:1", "scheme": "http"}, {}),
-        ({}, {"AWS_ENDPOINT_URL": "http://h:1"}),
-        ({}, {"AWS_ENDPOINT_URL_S3": "http://h:1", "AWS_ENDPOINT_URL": "https://other"}),
-    ):
-        found = client(given, **environment)
-        assert (found.config["aws_endpoint_url_s3"], found.limits["allow_http"]) == ("http://h:1", True)
+def test_a_profile_gives_keys_or_says_what_signs_in_and_the_environment_counts_more(
+    lake, signed, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = key\naws_secret_access_key = secret\n")
+    (tmp_path / "config").write_text("[profile lab]\nregion = eu-west-1\n")
+    Dataset(lake).open()
+    assert set(signed) == {("key", None)}
+    signed.clear()
+    keys = json.dumps({"Version": 1, "AccessKeyId": "made", "SecretAccessKey": "secret", "SessionToken": "token"})
+    (tmp_path / "keys").write_text(keys)
+    text = f"[profile sso]\nregion = eu-west-1\ncredential_process = cat {tmp_path}/keys\n"
+    (tmp_path / "config").write_text(text)
+    Dataset(lake, storage_options={"profile": "sso"}).open()
+    assert set(signed) == {("made", "token")}
+    signed.clear()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    Dataset(lake, storage_options={"profile": "sso"}).open()
+    assert set(signed) == {("mine", None)}
 
 
-def test_a_profile_gives_keys_or_says_what_signs_in(tmp_path):
-    (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = a\naws_secret_access_key = b\n")
-    (tmp_path / "config").write_text("[profile lab]\nregion = r\n[profile sso]\nsso_session = x\n")
-    files = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
-    found = client(AWS_PROFILE="lab", **files)
-    assert (found.config["aws_access_key_id"], found.config["aws_secret_access_key"]) == ("a", "b")
-    assert client(AWS_PROFILE="sso", **files).profile == "sso"
-    assert client(AWS_PROFILE="sso", AWS_ACCESS_KEY_ID="a", **files).profile is None
-    assert client({"role_arn": "arn:x", "external_id": "e"}).role["ExternalId"] == "e"
+def test_a_role_is_taken_on(server, lake, signed, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    role = {"role_arn": "arn:aws:iam::123456789012:role/reader", "external_id": "e", "region": "us-east-1"}
+    assert len(Dataset(lake, storage_options=role).open().files) == 6
+    assert ("mine", None) in signed  # who asks for the role
+    assert all(token for key, token in signed if key != "mine")
+
+
+def test_an_azure_url_names_container_and_account(server):
+    server.fault = lambda environ: refusal(404, "BlobNotFound")
+    near = {"blob_storage_authority": server.endpoint, "blob_storage_scheme": "http", "account_key": "c2VjcmV0"}
+    with pytest.raises(SourceMissingError):
+        Dataset("abfss://box@account.dfs.core.windows.net/a.parquet", storage_options=near).open(wait=again_at_once)
+    assert server.requests
+    assert all(re.match("(HEAD|GET) /account/box([/?]|$)", request) for request in server.requests)
 
 
 def test_a_process_forked_from_one_that_has_read_reads_by_itself(server, lake):
-    url = f"{lake}/day=0/part-0.parquet"
-    used, new = (storage_for(url, storage_options=server.options()) for _ in range(2))
-    expected = bytes(used.read(url, 0, 4))
+    catalogue = Dataset(lake, columns=["id"], storage_options=server.options()).open()
+
+    def read():
+        opened = Dataset(lake, columns=["id"], storage_options=server.options()).open()
+        return [[table["id"].to_pylist() for _, table in one.read(0)] for one in (catalogue, opened)]
+
+    expected = read()
     fork = multiprocessing.get_context("fork")
-    for storage in (used, new):
-        read, write = fork.Pipe(duplex=False)
-        children = [
-            fork.Process(target=lambda s=storage, w=write: w.send(bytes(s.read(url, 0, 4)))),
-            fork.Process(target=lambda s=storage, w=write: w.send(bytes(s.read(url, 0, 4)))),
-        ]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join(30)
-        assert [child.exitcode for child in children] == [0, 0]
-        assert [read.recv() for _ in children] == [expected] * 2
-    assert bytes(used.read(url, 0, 4)) == expected
+    answers, answer = fork.Pipe(duplex=False)
+    children = [fork.Process(target=lambda: answer.send(read())) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(30)
+    assert [child.exitcode for child in children] == [0, 0]
+    assert [answers.recv() for _ in children] == [expected] * 2
+    assert read() == expected
 
 
 def test_credentials_in_a_url_are_refused_since_urls_are_shown():

@@ -1,7 +1,8 @@
-"""Storages: what they list, read and refuse."""
+"""What stores give, as data sets show it: what is listed and read, what is refused, and what is tried again."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -12,302 +13,311 @@ from pathlib import Path
 
 import fsspec
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.arrow import ArrowFSWrapper, HadoopFileSystem
+from tests.strategies import write_files
 
 import stoker
-from stoker import SourceError, SourceMissingError
-from stoker.storage import storage as storage_module
-from stoker.storage.clients import checked_options, client_of
-from stoker.storage.failures import NUM_TRIES, RetryingStorage, StoreError, is_transient, translated
-from stoker.storage.find_storage import FsspecStorage, storage_for
-from stoker.storage.object_store import ObjectStorage
-from stoker.storage.storage import LocalStorage
-from stoker.storage.urls import common_scheme, local_path, split_query
-from stoker.testing import FlakyStorage, MemoryStorage
+from stoker import Dataset, SourceError, SourceMissingError
+from stoker.testing import FlakyStorage, MemoryStorage, example_table, write_parquet
 
 
-def local(tmp_path):
-    return LocalStorage(), str(tmp_path)
+def parquet(num_rows=10):
+    file = io.BytesIO()
+    pq.write_table(example_table(num_rows), file)
+    return file.getvalue()
 
 
-def arrow(tmp_path):
-    """As Hadoop's file system is opened: fsspec's view of one of pyarrow's."""
-    return FsspecStorage(ArrowFSWrapper(pafs.LocalFileSystem()), root_url="hdfs://host"), f"hdfs://host{tmp_path}"
+CONTENT = parquet()
 
 
-def memory(tmp_path):
-    filesystem = fsspec.filesystem("memory")
-    for path in sorted(p for p in tmp_path.rglob("*") if p.is_file()):
-        filesystem.pipe(f"{path}", path.read_bytes())
-    return storage_for(f"memory:/{tmp_path}"), f"memory:/{tmp_path}"
+def at_once(seconds):
+    """A pause that is none."""
 
 
-@pytest.fixture(params=[local, arrow, memory])
-def lake(request, tmp_path):
-    """A storage as data sets have it, and a folder in it."""
-    (tmp_path / "b" / "c").mkdir(parents=True)
-    (tmp_path / "b" / "c" / "2.bin").write_bytes(b"0123456789")
-    (tmp_path / "b" / "1.bin").write_bytes(b"abc")
-    (tmp_path / "a.bin").write_bytes(b"x")
-    storage, root = request.param(tmp_path)
-    return RetryingStorage(storage, wait=lambda s: None), root
+def not_at_all(seconds):
+    pytest.fail("waited")
 
 
-def test_a_folder_is_listed_at_any_depth_sorted_by_url(lake):
-    storage, root = lake
-    found = storage.list(f"{root}/b")
-    assert [(info.url, info.size_bytes) for info in found] == [(f"{root}/b/1.bin", 3), (f"{root}/b/c/2.bin", 10)]
-    assert storage.list(f"{root}/nothing") == []
+def ids(catalogue):
+    return [i for k in range(len(catalogue)) for _, table in catalogue.read(k) for i in table["id"].to_pylist()]
 
 
-def test_stat_and_list_agree(lake):
-    storage, root = lake
-    for info in storage.list(f"{root}/b"):
-        assert storage.stat(info.url) == info
-
-
-def test_a_range_is_read_exactly(lake):
-    storage, root = lake
-    assert bytes(memoryview(storage.read(f"{root}/b/c/2.bin", 3, 4))) == b"3456"
-    with pytest.raises(SourceError, match=r"2\.bin"):
-        storage.read(f"{root}/b/c/2.bin", 8, 4)
-
-
-def test_what_is_missing_is_named(lake):
-    storage, root = lake
-    for url in (f"{root}/nothing.bin", f"{root}/b"):
-        with pytest.raises(SourceMissingError) as caught:
-            storage.stat(url)
-        assert caught.value.url == url
-        assert url in str(caught.value)
-    with pytest.raises(SourceError):
-        storage.read(f"{root}/nothing.bin", 0, 1)
-
-
-def test_a_large_range_of_a_local_file_is_read_to_its_end_however_little_comes_at_a_time(tmp_path, monkeypatch):
-    content = bytes(range(200))
-    (tmp_path / "file").write_bytes(content)
-    preadv = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:7]], offset))
-    monkeypatch.setattr(storage_module, "LARGE_BYTES", 64)
-    url = str(tmp_path / "file")
-    assert bytes(LocalStorage().read(url, 30, 100)) == content[30:130]
-    with pytest.raises(SourceError, match="gave 80 bytes where 100 were asked for at 120"):
-        LocalStorage().read(url, 120, 100)
-
-
-def test_a_changed_local_file_has_another_version(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"one")
-    os.utime(path, ns=(1, 1))
-    before = LocalStorage().stat(str(path))
-    os.utime(path, ns=(2, 2))
-    assert LocalStorage().stat(str(path)).version != before.version
-
-
-def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SourceError, match="regular"):
-        LocalStorage().stat(str(tmp_path / "pipe"))
-
-
-AHEAD = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int result = real(clock, now);
-    if (clock == CLOCK_REALTIME) now->tv_sec += 7200;
-    return result;
-}
-"""
-WRITE = """
-import sys, time
-from pathlib import Path
-from stoker.storage.storage import LocalStorage
-
-others, own = map(Path, sys.argv[1:])
-others.write_bytes(b"half")
-assert time.time() - others.stat().st_mtime > 3600
-LocalStorage().write(str(own), b"whole")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
-def test_a_host_whose_clock_is_ahead_leaves_alone_what_others_are_writing(tmp_path):
-    others, own, library = tmp_path / "a.stoker-draft", tmp_path / "b", tmp_path / "ahead.so"
-    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-", "-ldl"]
-    subprocess.run(command, input=AHEAD.encode(), check=True)
-    path = str(Path(stoker.__file__).parents[1])
-    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": path}
-    subprocess.run([sys.executable, "-c", WRITE, others, own], env=environment, check=True)
-    assert (others.read_bytes(), own.read_bytes()) == (b"half", b"whole")
-
-
-def test_a_scheme_nobody_knows_is_an_error_that_names_it():
-    with pytest.raises(ValueError, match="'nosuch'"):
-        storage_for("nosuch://a/b")
-
-
-@pytest.mark.parametrize(
-    ("url", "option"), [("s3://b/a", "region"), ("gs://b/a", "access_token"), ("abfss://b@c.d/a", "account_name")]
-)
-def test_options_a_client_does_not_take_are_an_error_that_names_those_it_takes(url, option):
-    with pytest.raises(ValueError, match=f"'no_such_option'.*{option}"):
-        storage_for(url, storage_options={"no_such_option": 1})
-    with pytest.raises(ValueError, match="storage_options"):
-        storage_for(url, storage_options={option: 7.5})
-
-
-def test_an_option_of_the_wrong_type_is_named_without_its_value():
-    with pytest.raises(ValueError, match="secret_key must be str, not int") as caught:
-        storage_for("s3://b/a", storage_options={"secret_key": 7316})
-    assert "7316" not in str(caught.value)
-
-
-def test_local_files_take_no_options():
-    with pytest.raises(ValueError, match="local"):
-        storage_for("/a", storage_options={"key": "x"})
-
-
-def test_options_in_a_url_have_the_types_of_the_client():
-    options = "?connect_timeout=60&anonymous=false&access_key=1&secret_key=2&region=r"
-    assert isinstance(storage_for("s3://bucket/a" + options), ObjectStorage)
-    with pytest.raises(ValueError, match=r"connect_timeout.*'soon'"):
-        storage_for("s3://bucket/a?connect_timeout=soon&region=r")
-
-
-def test_an_azure_url_names_container_and_account():
-    given = checked_options("abfss", authority="", query="", options={})
-    found = client_of("abfss", authority="box@account.dfs.core.windows.net", given=given, environment={})
-    assert found.config == {"container_name": "box", "account_name": "account"}
-    near = {"blob_storage_authority": "127.0.0.1:1", "blob_storage_scheme": "http"}
-    found = client_of("abfss", authority="box@account.dfs.core.windows.net", given=near, environment={})
-    assert found.config["endpoint"] == "http://127.0.0.1:1/account"
-
-
-class _Hadoop(HadoopFileSystem):
-    """Hadoop's client, which notes what it is told and connects to nothing."""
+class Hadoop(HadoopFileSystem):
+    """Hadoop's client, which notes what it is told, and gives the files of this machine."""
 
     cachable = False
 
     def __init__(self, **told):
-        self.told = told
+        ArrowFSWrapper.__init__(self, pafs.LocalFileSystem())
+        type(self).told = told
+
+
+@pytest.fixture
+def hadoop():
+    fsspec.register_implementation("hdfs", Hadoop, clobber=True)
+    yield Hadoop
+    fsspec.register_implementation("hdfs", HadoopFileSystem, clobber=True)
+
+
+@pytest.fixture(params=["local", "hdfs", "memory"])
+def lake(request, tmp_path, hadoop):
+    """A folder in a store of each kind."""
+    for name, num_rows in (("b/c/2.parquet", 10), ("b/1.parquet", 3), ("a.parquet", 1)):
+        write_parquet(tmp_path / name, example_table(num_rows))
+    if request.param == "memory":
+        filesystem = fsspec.filesystem("memory")
+        for path in tmp_path.rglob("*.parquet"):
+            filesystem.pipe(str(path), path.read_bytes())
+    return {"local": str(tmp_path), "hdfs": f"hdfs://host{tmp_path}", "memory": f"memory:/{tmp_path}"}[request.param]
+
+
+def test_a_folder_is_listed_at_any_depth_sorted_by_url_and_read(lake):
+    catalogue = Dataset(f"{lake}/b").open()
+    assert [file.url for file in catalogue.files] == [f"{lake}/b/1.parquet", f"{lake}/b/c/2.parquet"]
+    assert ids(catalogue) == [*range(3), *range(10)]
+
+
+def test_a_file_is_the_same_whether_it_is_listed_or_named(lake):
+    listed = Dataset(f"{lake}/b").open().files
+    assert Dataset([file.url for file in listed]).open().files == listed
+
+
+@pytest.mark.parametrize("name", ["nothing.parquet", "b/nothing"])
+def test_what_is_missing_is_named_and_not_waited_for(lake, name):
+    with pytest.raises(SourceMissingError) as caught:
+        Dataset(f"{lake}/{name}").open(wait=not_at_all)
+    assert caught.value.url == f"{lake}/{name}"
+    assert f"{lake}/{name}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["{}/", "{}/.", "{}//b/..", "{}/b/../b/.."])
+def test_local_names_are_absolute_and_short(tmp_path, name):
+    write_parquet(tmp_path / "b" / "a.parquet", example_table(3))
+    (file,) = Dataset(name.format(tmp_path)).open().files
+    assert file.url == f"{tmp_path}/b/a.parquet"
+
+
+def test_an_equals_sign_behind_a_question_mark_is_a_part_of_a_local_name(tmp_path):
+    path = write_parquet(tmp_path / "a?b=c.parquet", example_table(3))
+    assert ids(Dataset(path).open()) == [0, 1, 2]
+
+
+ENDS_EARLY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(not ENDS_EARLY.exists(), reason="no file that is shorter than the system says")
+def test_a_local_file_that_ends_before_its_end_is_an_error_that_says_so():
+    with pytest.raises(SourceError, match=r"gave \d+ bytes where [\d,]+ were asked for at [\d,]+"):
+        Dataset(ENDS_EARLY).open(wait=not_at_all)
+
+
+ODD_HOST = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define LITTLE(size) ((size) < 1000 ? (size) : 1000)
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int result = REAL(clock_gettime)(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += 7200;
+    return result;
+}
+ssize_t pread64(int fd, void *to, size_t size, off64_t offset) {
+    return REAL(pread64)(fd, to, LITTLE(size), offset);
+}
+ssize_t preadv64(int fd, const struct iovec *to, int num, off64_t offset) {
+    struct iovec little = {to->iov_base, LITTLE(to->iov_len)};
+    return REAL(preadv64)(fd, &little, 1, offset);
+}
+"""
+TRAIN = """
+import sys, time
+from pathlib import Path
+import stoker
+
+data, folder = sys.argv[1], Path(sys.argv[2])
+others = folder / "mirror" / "a.stoker-draft"
+others.parent.mkdir()
+others.write_bytes(b"half")
+assert time.time() - others.stat().st_mtime > 3600
+cache = stoker.Cache(folder / "cache", mirror=folder / "mirror")
+with stoker.Loader(stoker.Dataset(data), batch_size=100, cache=cache) as loader:
+    print([int(i) for batch in loader for i in batch["id"]] == [*range(500)])
+    while loader.stats().num_uploaded < loader.stats().num_built:
+        assert not loader.stats().num_mirror_failures
+print(others.read_bytes(), len(list(others.parent.glob("*.safetensors"))))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+def test_a_host_that_reads_little_at_a_time_reads_all_and_one_whose_clock_is_ahead_lets_others_write(tmp_path):
+    data, library = write_files(tmp_path / "data", [300, 200]), tmp_path / "odd.so"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-", "-ldl"]
+    subprocess.run(command, input=ODD_HOST.encode(), check=True)
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+    command = [sys.executable, "-c", TRAIN, data, tmp_path]
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert done.stdout == "True\nb'half' 2\n", done.stderr
+
+
+# ---------------------------------------------------------------------- which store, and what it takes
+
+
+def test_a_scheme_nobody_knows_is_an_error_that_names_it():
+    with pytest.raises(ValueError, match="'nosuch'"):
+        Dataset("nosuch://a/b").open()
+
+
+def test_sources_of_two_stores_are_refused():
+    with pytest.raises(ValueError, match="file, s3"):
+        Dataset(["s3://a", "/b"])
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("/a", {"key": "x"}, "local"),
+        ("s3://b/a", {"no_such_option": 1}, r"'no_such_option'.*region"),
+        ("gs://b/a", {"no_such_option": 1}, r"'no_such_option'.*access_token"),
+        ("abfss://b@c.d/a", {"no_such_option": 1}, r"'no_such_option'.*account_name"),
+        ("s3://b/a", {"region": 7316}, "storage_options.*region must be str, not int"),
+        ("gs://b/a", {"access_token": 7316}, "storage_options.*access_token must be str, not int"),
+        ("abfss://b@c.d/a", {"account_key": 7316}, "storage_options.*account_key must be str, not int"),
+        ("s3://b/a?connect_timeout=soon&region=r", {}, r"connect_timeout.*'soon'"),
+    ],
+)
+def test_an_option_that_a_client_does_not_take_is_named_without_its_value(url, options, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        Dataset(url, storage_options=options).open(wait=not_at_all)
+    assert "7316" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("hdfs://name:8020/a/b", {"host": "name", "port": 8020}),
-        ("viewfs://cluster/a/b", {"host": "viewfs://cluster", "port": 0}),
+        ("hdfs://name:8020{}", {"host": "name", "port": 8020}),
+        ("viewfs://cluster{}", {"host": "viewfs://cluster", "port": 0}),
     ],
 )
-def test_hadoops_client_is_told_where_a_file_system_is(url, told):
-    fsspec.register_implementation("hdfs", _Hadoop, clobber=True)
-    try:
-        storage = storage_for(url)
-    finally:
-        fsspec.register_implementation("hdfs", HadoopFileSystem, clobber=True)
-    assert storage._filesystem.told == told
-    assert repr(storage) == f"FsspecStorage({url.removesuffix('/a/b')!r})"
+def test_hadoops_client_is_told_where_a_file_system_is(tmp_path, hadoop, url, told):
+    url = url.format(write_parquet(tmp_path / "a.parquet", example_table(3)))
+    (file,) = Dataset(url).open().files
+    assert file.url == url
+    assert hadoop.told == told
+
+
+class One(fsspec.AbstractFileSystem):
+    """One object, of which several things are told."""
+
+    protocol = "one"
+    cachable = False
+
+    def info(self, path, **_):
+        return {"name": path, "size": len(CONTENT), "type": "file", "LastModified": "yesterday", "ETag": "e1"}
+
+    def find(self, path, **_):
+        return {"bucket/a.parquet": self.info("bucket/a.parquet")}
+
+    def cat_file(self, path, start=None, end=None, **_):
+        return CONTENT[start:end]
 
 
 def test_an_etag_is_the_version_where_there_is_one():
-    class Etags:
-        def find(self, path, detail):
-            return {"bucket/a": {"name": "bucket/a", "size": 3, "ETag": "e1", "LastModified": "yesterday"}}
+    fsspec.register_implementation("one", One, clobber=True)
+    for source in ("one://bucket", "one://bucket/a.parquet"):
+        (file,) = Dataset(source).open().files
+        assert (file.url, file.version) == ("one://bucket/a.parquet", "e1")
 
-        def invalidate_cache(self):
-            pass
 
-        def _strip_protocol(self, url):
-            return url.removeprefix("x://")
+def test_a_storage_that_is_there_does_not_wait_until_another_one_is_made():
+    has_begun, may_end = threading.Event(), threading.Event()
 
-    (info,) = FsspecStorage(Etags(), root_url="x://").list("x://bucket")
-    assert (info.url, info.version) == ("x://bucket/a", "e1")
+    class Late(One):
+        protocol = "late"
+
+        def __init__(self, **told):
+            has_begun.set()
+            assert may_end.wait(20)
+            super().__init__(**told)
+
+    fsspec.register_implementation("late", Late, clobber=True)
+    there = Dataset("a.parquet", storage=MemoryStorage({"a.parquet": CONTENT}))
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(Dataset("late://bucket/a.parquet").open)
+        try:
+            assert has_begun.wait(20)
+            assert ids(pool.submit(there.open).result(timeout=10)) == [*range(10)]
+        finally:
+            may_end.set()
+        assert ids(late.result(timeout=20)) == [*range(10)]
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+class AnswerError(OSError):
+    """What a client raises of an answer with a number."""
+
+    def __init__(self, words, *, status):
+        super().__init__(words)
+        self.status = status
+
+
+EXPIRED = "AWS Error UNKNOWN (HTTP status 400): Unable to parse ExceptionName: ExpiredToken Message: no"
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [("/a/b/", "/a/b/"), ("/a/../b", "/b"), ("/a//b/.", "/a/b")],
-)
-def test_local_paths_are_absolute(given, expected):
-    assert local_path(given) == expected
-
-
-def test_options_in_a_url_are_told_from_a_glob():
-    assert split_query("s3://b/k?endpoint_override=h") == ("s3://b/k", "endpoint_override=h")
-    assert split_query("s3://b/k?.parquet") == ("s3://b/k?.parquet", "")
-    assert split_query("/a?b=c") == ("/a?b=c", "")
-
-
-def test_sources_of_two_stores_are_refused():
-    with pytest.raises(ValueError, match="file, s3"):
-        common_scheme(["s3://a", "/b"])
-
-
-@pytest.mark.parametrize(
-    ("error", "again"),
+    ("error", "again", "words"),
     [
-        (ConnectionResetError(), True),
-        (TimeoutError(), True),
-        (OSError("error sending request"), True),
-        (RuntimeError("throttled"), True),
-        (FileNotFoundError(), False),
-        (PermissionError(), False),
-        (OSError("error sending request for part-00403.parquet"), True),
-        (StoreError("503 SlowDown", status=503), True),
-        (StoreError("429", status=429), True),
-        (StoreError("400 RequestTimeout", status=400), True),
-        (StoreError("400 Bad Request", status=400), False),
-        (StoreError("400 ExpiredToken", status=400), False),
-        (StoreError("401", status=401), False),
-        (StoreError("403", status=403), False),
-        (StoreError("404", status=404), False),
-        (OSError("AccessDenied"), False),
-        (OSError("Received redirect without LOCATION"), False),
-        (RuntimeError("403 Client Error: Forbidden for url"), False),
-        (OSError("NoSuchKey"), False),
-        (ValueError(), False),
+        (ConnectionResetError("connection reset"), True, r"reading a\.parquet failed: connection reset"),
+        (TimeoutError(), True, "reading"),
+        (OSError("error sending request"), True, "check the network"),
+        (RuntimeError("throttled"), True, "throttled"),
+        (OSError("error sending request for part-00403.parquet"), True, "check the network"),
+        (AnswerError("503 SlowDown", status=503), True, "SlowDown"),
+        (AnswerError("429", status=429), True, "429"),
+        (AnswerError("400 RequestTimeout", status=400), True, "RequestTimeout"),
+        (FileNotFoundError(), False, "nothing is stored"),
+        (PermissionError(), False, "renew"),
+        (AnswerError("400 Bad Request", status=400), False, "renew.*region"),
+        (AnswerError("400 ExpiredToken", status=400), False, "have expired: renew them"),
+        (AnswerError("401", status=401), False, "renew"),
+        (AnswerError("403", status=403), False, "renew"),
+        (AnswerError("404", status=404), False, "nothing is stored"),
+        (OSError("AccessDenied"), False, "renew"),
+        (OSError(EXPIRED), False, "have expired: renew them"),
+        (OSError("Received redirect without LOCATION"), False, "region"),
+        (RuntimeError("403 Client Error: Forbidden for url"), False, "renew"),
+        (OSError("NoSuchKey"), False, "nothing is stored"),
+        (ValueError("no"), False, "no"),
     ],
 )
-def test_only_failures_of_the_way_are_transient(error, again):
-    assert is_transient(error) is again
-    with pytest.raises(SourceError) as caught, translated("u", doing="reading"):
-        raise error
-    assert is_transient(caught.value) is again
+def test_only_failures_of_the_way_are_tried_again(error, again, words):
+    flaky = FlakyStorage(MemoryStorage({"a.parquet": CONTENT}), every=1, error=lambda: error)
+    with pytest.raises(SourceError, match=words) as caught:
+        Dataset("a.parquet", storage=flaky).open(wait=at_once if again else not_at_all)
+    assert caught.value.url == "a.parquet"
+    assert flaky.num_reads == (4 if again else 1)
+    assert getattr(caught.value, "__notes__", []) == (["given up after 4 tries"] if again else [])
 
 
-def test_a_read_that_fails_is_tried_again():
+def test_a_read_that_fails_is_tried_again_behind_longer_and_longer_pauses():
     waits = []
-    flaky = FlakyStorage(MemoryStorage({"a": b"12345"}), reads=[1, 2, 3])
-    assert bytes(memoryview(RetryingStorage(flaky, wait=waits.append).read("a", 1, 2))) == b"23"
+    flaky = FlakyStorage(MemoryStorage({"a.parquet": CONTENT}), reads=[1, 2, 3])
+    assert ids(Dataset("a.parquet", storage=flaky).open(wait=waits.append)) == [*range(10)]
     assert len(waits) == 3
     assert waits == sorted(waits)
 
 
-def test_a_storage_that_stays_down_is_given_up_with_its_name():
-    flaky = FlakyStorage(MemoryStorage({"a": b"12345"}), every=1)
-    with pytest.raises(SourceError, match=r"reading a failed: connection reset") as caught:
-        RetryingStorage(flaky, wait=lambda s: None).read("a", 0, 1)
-    assert flaky.num_reads == NUM_TRIES
-    assert caught.value.__notes__ == ["given up after 4 tries"]
-
-
 def test_who_is_told_to_stop_does_not_try_again():
-    flaky = FlakyStorage(MemoryStorage({"a": b"12345"}), every=1)
+    flaky = FlakyStorage(MemoryStorage({"a.parquet": CONTENT}), every=1)
     with pytest.raises(SourceError):
-        RetryingStorage(flaky, wait=lambda s: True).read("a", 0, 1)
+        Dataset("a.parquet", storage=flaky).open(wait=lambda seconds: True)
     assert flaky.num_reads == 1
-
-
-def test_what_is_missing_is_not_looked_for_twice():
-    storage = MemoryStorage()
-    with pytest.raises(SourceMissingError):
-        RetryingStorage(storage, wait=lambda s: pytest.fail("waited")).stat("a")
-    assert storage.num_stats == 1
 
 
 def test_a_short_read_is_an_error():
@@ -315,24 +325,5 @@ def test_a_short_read_is_an_error():
         def read(self, url, offset, num_bytes):
             return b"x"
 
-    with pytest.raises(SourceError, match="gave 1 of the 5 bytes"):
-        RetryingStorage(Short(), wait=lambda s: None).read("a", 0, 5)
-
-
-def test_a_storage_that_is_there_does_not_wait_until_another_one_is_made():
-    has_begun, may_end = threading.Event(), threading.Event()
-
-    def make():
-        has_begun.set()
-        assert may_end.wait(20)
-        return MemoryStorage({"a": b"late"})
-
-    late, there = RetryingStorage(make), RetryingStorage(MemoryStorage({"a": b"there"}))
-    with ThreadPoolExecutor(2) as pool:
-        of_late = pool.submit(late.read, "a", 0, 4)
-        try:
-            assert has_begun.wait(20)
-            assert bytes(pool.submit(there.read, "a", 0, 5).result(timeout=10)) == b"there"
-        finally:
-            may_end.set()
-        assert bytes(of_late.result(timeout=20)) == b"late"
+    with pytest.raises(SourceError, match=rf"gave 1 of the {len(CONTENT):,} bytes"):
+        Dataset("a.parquet", storage=Short({"a.parquet": CONTENT})).open(wait=at_once)
