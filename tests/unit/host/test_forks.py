@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
-from stoker.host.forks import close_here, closed_in_forks
+from stoker import Dataset, Loader
+from stoker.testing import write_example
 
 
-def test_a_fork_closes_all_that_is_its_parents_alone_also_where_one_was_closed_by_somebody_else():
-    opened = [closed_in_forks(os.open(os.devnull, os.O_RDONLY)) for _ in range(8)]
-    os.close(opened[3])
-    child = os.fork()
-    if not child:
-        left = 0
-        for fd in opened:
-            try:
-                os.fstat(fd)
-                left += 1
-            except OSError:
-                pass
-        os._exit(left)
-    _, status = os.waitpid(child, 0)
-    os.dup2(opened[0], opened[3])
-    for fd in opened:
-        close_here(fd)
+def open_locks(folder):
+    """Return the descriptors of locks that are open below a folder."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the folder, which is closed by now
+            path = fd.readlink()
+            found += [int(fd.name)] if path.is_relative_to(folder) and path.name == "locks" else []
+    return sorted(found)
+
+
+def test_a_fork_closes_all_locks_of_its_parent_also_where_one_was_closed_by_somebody_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("STOKER_STATUS", "off")
+    data = write_example(tmp_path / "data")
+    with ExitStack() as loaders:
+        for i in range(4):
+            loaders.enter_context(Loader(Dataset(data), batch_size=8, cache=tmp_path / f"cache-{i}"))
+        locks = open_locks(tmp_path)
+        assert len(locks) == 4
+        os.close(locks[0])
+        child = os.fork()
+        if not child:
+            os._exit(len(open_locks(tmp_path)))
+        _, status = os.waitpid(child, 0)
+        os.dup2(locks[1], locks[0])
     assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,114 @@
+"""What this host is and gives, by what the system writes of it."""
+
+from __future__ import annotations
+
+import mmap
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker.host import huge, machine
+from stoker.host.huge import HUGE_BYTES
+from stoker.host.machine import core_quota, memory_left, own_groups
+
+FIRST = "processor\t: 0\nvendor_id\t: X\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        (FIRST + "\n" + FIRST.replace("AMD EPYC", "another"), "AMD EPYC, family 25 model 1"),
+        ("model name\t: Cortex: A72\n", "Cortex: A72"),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_processor_is_named_with_its_kind_where_the_system_tells(cpuinfo, expected):
+    assert machine.processor_of(cpuinfo) == expected
+
+
+def test_a_machine_names_its_processor_its_cores_and_no_host():
+    parts = machine.machine()
+    assert parts["processor"]
+    assert parts["cores"] == str(machine.num_cores())
+    assert set(parts) <= {"processor", "cores", "memory", "system"}
+    assert not any(platform.node() in part for part in parts.values())
+
+
+# ---------------------------------------------------------------------- control groups
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A process in group /jobs/train; returns what writes a file of a group, and gives what all groups leave it."""
+    (tmp_path / "all" / "jobs" / "train").mkdir(parents=True)
+    (tmp_path / "own").write_text("4:memory:/elsewhere\n0::/jobs/train\n")
+
+    def write(where, **files):
+        for name, text in files.items():
+            (tmp_path / "all" / where / name.replace("_", ".", 1)).write_text(text)
+        return limits(own_groups(tmp_path / "own", tmp_path / "all"))
+
+    return write
+
+
+def limits(groups):
+    return core_quota(groups), memory_left(groups)
+
+
+def memory(limit, used, file=0):
+    return {"memory_max": f"{limit}\n", "memory_current": f"{used}\n", "memory_stat": f"anon 1\ninactive_file {file}\n"}
+
+
+def test_without_a_limit_nothing_is_said(group):
+    assert group("jobs") == (None, None)
+    assert group("jobs", cpu_max="max 100000\n", **memory("max", 5)) == (None, None)
+
+
+@pytest.mark.parametrize("where", [".", "jobs", "jobs/train"])
+def test_a_limit_holds_wherever_above_the_process_it_stands(group, where):
+    assert group(where, cpu_max="250000 100000\n", **memory(1000, 700, file=50)) == (2.5, 350)
+
+
+def test_of_several_limits_the_least_holds(group):
+    group("jobs", cpu_max="150000 100000\n", **memory(5000, 4900))
+    assert group("jobs/train", cpu_max="400000 100000\n", **memory(1000, 100)) == (1.5, 100)
+
+
+def test_a_group_beyond_its_limit_has_nothing_left(group):
+    assert group("jobs", **memory(1000, 1200)) == (None, 0)
+
+
+def test_what_cannot_be_read_limits_nothing(group, tmp_path):
+    assert group("jobs", cpu_max="nonsense\n", memory_max="100\n") == (None, None)
+    assert limits(own_groups(tmp_path / "not there", tmp_path / "all")) == (None, None)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 5_000, HUGE_BYTES, HUGE_BYTES + 1])
+def test_memory_begins_at_a_huge_page_and_can_be_written(num_bytes):
+    found = huge.memory(num_bytes)
+    assert found.shape == (num_bytes,)
+    assert found.dtype == np.uint8
+    if num_bytes:
+        assert found.ctypes.data % HUGE_BYTES == 0
+    found[:] = 7
+    assert (found == 7).all()
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTFORK"), reason="the system has no such advice")
+@pytest.mark.parametrize("is_inherited", [True, False])
+def test_what_a_device_copies_from_is_not_inherited(is_inherited):
+    found = huge.memory(5_000, is_inherited=is_inherited)
+    flags, inside = None, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line[0].isupper():  # 7f1c2a000000-7f1c2a400000 rw-p ...
+            begin, end = (int(border, 16) for border in line.split()[0].split("-"))
+            inside = begin <= found.ctypes.data < end
+        elif inside and line.startswith("VmFlags:"):
+            flags = line.split()[1:]
+    assert ("dc" in flags) is not is_inherited  # not copied
