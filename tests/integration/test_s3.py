@@ -404,6 +404,7 @@ def test_an_azure_url_names_container_and_account(server):
     assert all(re.match("(HEAD|GET) /account/box([/?]|$)", request) for request in server.requests)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_forked_from_one_that_has_read_reads_by_itself(server, lake):
     catalogue = Dataset(lake, columns=["id"], storage_options=server.options()).open()
 

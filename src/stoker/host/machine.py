@@ -14,11 +14,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
-
-T = TypeVar("T", int, float)
 
 
 def machine() -> dict[str, str]:
@@ -47,7 +43,7 @@ def versions() -> dict[str, str]:
 def cores() -> float:
     """Return how many processors this process may have at a time: its cores, or less where its container has less."""
     num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = core_quota()
+    quota, _ = group_limits()
     return float(num) if quota is None else min(float(num), quota)
 
 
@@ -61,7 +57,7 @@ def available_bytes() -> int | None:
 
     What the system says (proc_meminfo(5), MemAvailable), or what is left to this process's control groups, if less.
     """
-    return min((num for num in (_meminfo("MemAvailable"), memory_left()) if num is not None), default=None)
+    return min((num for num in (_meminfo("MemAvailable"), group_limits()[1]) if num is not None), default=None)
 
 
 def free_memory_bytes() -> int:
@@ -85,28 +81,21 @@ def _meminfo(name: str) -> int | None:
     return None
 
 
-def core_quota(groups: Sequence[Path] | None = None) -> float | None:
-    """Return how many processors at a time the process may have by its groups; None without a limit."""
-    return _least(_cores_of, groups)
+def group_limits(
+    own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgroup")
+) -> tuple[float | None, int | None]:
+    """Return how many processors at a time, and how many more bytes, this process may have by its groups.
 
-
-def memory_left(groups: Sequence[Path] | None = None) -> int | None:
-    """Return how many bytes the process may still take by its groups, its page cache included; None without a limit."""
-    return _least(_left_to, groups)
-
-
-def _least(limit_of: Callable[[Path], T | None], groups: Sequence[Path] | None) -> T | None:
-    found = map(limit_of, own_groups() if groups is None else groups)
-    return min((limit for limit in found if limit is not None), default=None)
-
-
-def own_groups(own: Path = Path("/proc/self/cgroup"), top: Path = Path("/sys/fs/cgroup")) -> list[Path]:
-    """Return the folders of the group of this process and of those above it, at each of which a limit may stand."""
+    Bytes include its page cache; None is no limit. One may stand at its own group and at each of those above it.
+    """
+    groups: list[Path] = []
     with contextlib.suppress(OSError):
         # "0::/a/b" is version 2.
         name = Path(own.read_text().rpartition("::")[2].strip().lstrip("/"))
-        return [top / name, *map(top.joinpath, name.parents)]
-    return []
+        groups = [top / name, *map(top.joinpath, name.parents)]
+    cores = [num for num in map(_cores_of, groups) if num is not None]
+    left = [num for num in map(_left_to, groups) if num is not None]
+    return min(cores, default=None), min(left, default=None)
 
 
 def _cores_of(group: Path) -> float | None:

@@ -25,7 +25,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,7 +60,7 @@ class Trace:
 
     def __init__(self, *, max_spans: int = 65_536, nvtx: bool = False) -> None:
         self._max_spans = integer(max_spans, "max_spans")
-        self._ranges = nvtx_ranges() if flag(nvtx, "nvtx") else None
+        self._ranges = _nvtx_ranges() if flag(nvtx, "nvtx") else None
         self._began_ns, self._began_unix_ns = time.perf_counter_ns(), time.time_ns()
         self._recorded: list[tuple[str, Stages]] = []
 
@@ -220,13 +220,13 @@ def _about(span: Span) -> dict[str, int]:
     return {name: value for name, value in known.items() if value >= 0} | size
 
 
-def nvtx_ranges(load: Callable[[str], Any] = importlib.import_module) -> Ranges:
-    """Return NVTX's ranges: torch's where it has CUDA, else those of the package `nvtx`, imported by `load`."""
+def _nvtx_ranges() -> Ranges:
+    """Return NVTX's ranges: torch's where it has CUDA, else those of the package `nvtx`."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_available():
         return cuda.nvtx.range_push, cuda.nvtx.range_pop
     try:
-        nvtx = load("nvtx")
+        nvtx = importlib.import_module("nvtx")
     except ImportError as error:
         raise ImportError(
             "NVTX ranges need torch with CUDA, imported before, or the package nvtx: pip install 'stoker[nvtx]'"

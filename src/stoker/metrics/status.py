@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -48,13 +48,12 @@ Look: TypeAlias = Callable[[], tuple[dict[str, object], LoaderStats] | None]
 when it is gone."""
 
 
-def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+def _folder() -> Path | None:
     """Return where files are; None where the user wants none.
 
     It does not follow TMPDIR or XDG_RUNTIME_DIR: jobs and shells do not always have the same environment.
     """
-    wanted = environment.get(VARIABLE)
-    if wanted is not None:
+    if (wanted := os.environ.get(VARIABLE)) is not None:
         return None if wanted in ("", "off") else Path(wanted)
     return Path("/tmp") / f"stoker-{os.getuid()}"
 
@@ -81,7 +80,7 @@ class StatusFile:
     """
 
     def __init__(self, stages: Stages, look: Look) -> None:
-        self._stages, self._look, self._place, self._home = stages, look, folder(), this_process()
+        self._stages, self._look, self._place, self._home = stages, look, _folder(), this_process()
         # Again by the same thread: the loader may be collected, and so closed, while the file is being written.
         self._lock = threading.RLock()
         self._file: tuple[int, Path] | None = None
@@ -163,7 +162,7 @@ def running(place: Path | None = None) -> list[dict[str, Any]]:
 
     Each is what its file says, in the usual folder unless told, and how old that is (`age_s`), by process.
     """
-    place = folder() if place is None else place
+    place = _folder() if place is None else place
     if place is None or not _is_ours(place):
         return []
     # Those that are begun, too: who is killed meanwhile leaves one.

@@ -147,7 +147,7 @@ def _s3_client(
     given: Mapping[str, Any], environment: Mapping[str, str], config: dict[str, Any], limits: dict[str, Any]
 ) -> Client:
     profile = _aws_profile(given, environment)
-    endpoint, region = s3_place(given, environment)
+    endpoint, region = _s3_place(given, environment)
     region = region or (None if endpoint else _region_of(config["bucket"])) or "us-east-1"
     if endpoint is None and (environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")):
         endpoint = f"https://s3.{region}.amazonaws.com"  # they are to be left alone, which obstore does not know
@@ -173,7 +173,7 @@ def _s3_client(
     return client._replace(profile=_profile_name(given, environment)) if signs_in else client
 
 
-def s3_place(given: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+def _s3_place(given: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str | None, str | None]:
     """Return the endpoint of S3 and the region that options, environment and profile name, in this order."""
     profile = _aws_profile(given, environment)
     region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
@@ -277,7 +277,7 @@ def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, 
 def _leading_to_s3(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, object]:
     client = given.get("client_kwargs")  # of s3fs
     named = given.get("endpoint_url") or (client.get("endpoint_url") if isinstance(client, Mapping) else None)
-    endpoint, region = s3_place({**given, "endpoint_override": named or given.get("endpoint_override")}, environment)
+    endpoint, region = _s3_place({**given, "endpoint_override": named or given.get("endpoint_override")}, environment)
     if endpoint:
         scheme, _, host = endpoint.partition("://")
         return {"endpoint_override": f"{scheme}://{host.lower()}", "scheme": scheme, "region": region or ""}

@@ -28,13 +28,13 @@ from stoker.storage.storage import BytesLike, ObjectInfo, Storage, check_same, r
 
 # A hole is read over where that takes no longer than another request would, as measured; the least is what the headers
 # of a request and its answer take.
-MAX_HOLE_BYTES = 1 << 20
+_MOST_HOLE_BYTES = 1 << 20
 _LEAST_HOLE_BYTES = 4 << 10
 # A link that many threads fill is the better used the less is read that nobody needs: so much of what is needed may be
 # read over beside it where an answer takes long, and where it does not.
 _MOST_WASTE, _LEAST_WASTE, _LONG_S = 0.25, 0.08, 0.01
 # One request of an object store gives 50 to 100 MB/s; several at once fill the link.
-MAX_REQUEST_BYTES = 16 << 20
+_MOST_REQUEST_BYTES = 16 << 20
 _MAX_REQUESTS_AT_ONCE = 8
 # Small ones wait for their answers rather than for the link.
 _MAX_SMALL_AT_ONCE, _SMALL_REQUEST_BYTES = 32, 512 << 10
@@ -58,12 +58,11 @@ class ByteRange(NamedTuple):
 class RequestTimes:
     """What requests to a store have taken: how long one waits for its first byte, and how fast the others follow.
 
-    Safe to use from several threads. No request is asked a second time before `least_patience_s`.
+    Safe to use from several threads.
     """
 
-    def __init__(self, *, least_patience_s: float = _LEAST_PATIENCE_S) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._least_patience_s = least_patience_s
         self._latency_s, self._seconds = math.inf, 0.0
         self._num = self._num_hedged = self._num_bytes = 0
         self._peers: dict[int, deque[float]] = {}  # by the digits of their bytes
@@ -83,7 +82,7 @@ class RequestTimes:
         if not self._num_bytes:
             return _LEAST_HOLE_BYTES
         hole = self._latency_s * self._num_bytes / max(self._seconds - self._num * self._latency_s, 1e-9)
-        return int(min(max(hole, _LEAST_HOLE_BYTES), MAX_HOLE_BYTES))
+        return int(min(max(hole, _LEAST_HOLE_BYTES), _MOST_HOLE_BYTES))
 
     @property
     def most_waste(self) -> float:
@@ -96,7 +95,7 @@ class RequestTimes:
             peers = sorted(self._peers.get(num_bytes.bit_length(), ()))
         if len(peers) < _LEAST_PEERS:
             return math.inf
-        return max(_FAR_SLOWER * peers[len(peers) * 9 // 10], self._least_patience_s)
+        return max(_FAR_SLOWER * peers[len(peers) * 9 // 10], _LEAST_PATIENCE_S)
 
     def may_hedge(self) -> bool:
         """Whether one more request may be asked a second time, which is then counted."""
@@ -110,9 +109,8 @@ def plan_ranges(
     chunks: Iterable[ByteRange],
     *,
     size_bytes: int,
-    max_hole_bytes: int = MAX_HOLE_BYTES,
+    max_hole_bytes: int = _MOST_HOLE_BYTES,
     most_waste: float = math.inf,
-    slack_bytes: int = SLACK_BYTES,
 ) -> list[ByteRange]:
     """Return the ranges to fetch, ascending and apart: every column chunk lies in one of them.
 
@@ -121,7 +119,7 @@ def plan_ranges(
     """
     spans: list[ByteRange] = []
     for start, stop in sorted(chunks):
-        stop = min(stop + slack_bytes, size_bytes)
+        stop = min(stop + SLACK_BYTES, size_bytes)
         if stop <= start:
             continue
         start = 0 if start <= _MAGIC_BYTES else start
@@ -146,10 +144,10 @@ def plan_ranges(
     return joined
 
 
-def plan_requests(span: ByteRange, *, max_request_bytes: int = MAX_REQUEST_BYTES) -> list[ByteRange]:
-    """Return `span` cut into requests of about one size, none larger than `max_request_bytes`."""
+def _requests_of(span: ByteRange) -> list[ByteRange]:
+    """Return `span` cut into as few requests of about one size as may be."""
     size_bytes = span.stop - span.start
-    each = -(-size_bytes // max(1, -(-size_bytes // max_request_bytes)))
+    each = -(-size_bytes // max(1, -(-size_bytes // _MOST_REQUEST_BYTES)))
     return [ByteRange(start, min(start + each, span.stop)) for start in range(span.start, span.stop, each)]
 
 
@@ -165,7 +163,7 @@ def fetch(info: ObjectInfo, storage: Storage, spans: Sequence[ByteRange], times:
     overwritten between a look-up and a read would be kept as the old one: a `SourceChangedError` says so. A request
     that is far slower than its peers is asked a second time, and the other answer is left to itself.
     """
-    requests = [request for span in spans for request in plan_requests(span)]
+    requests = [request for span in spans for request in _requests_of(span)]
     parts = [memoryview(b"")] * len(requests)
 
     def read(i: int) -> None:

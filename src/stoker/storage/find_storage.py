@@ -178,6 +178,3 @@ class FsspecStorage:
         with suppress(ValueError, OverflowError, OSError):  # a year that no clock has
             written_s = next((time.timestamp() for time in times), None)
         return ObjectInfo(url=url, size_bytes=int(about["size"] or 0), version=version, written_s=written_s)
-
-    def __repr__(self) -> str:
-        return f"FsspecStorage({self._root_url!r})"

@@ -116,9 +116,6 @@ class ObjectStorage:
         except (TypeError, ValueError) as error:
             raise WrongArgumentError(f"storage_options for {self._scheme}: {error}") from None
 
-    def __repr__(self) -> str:
-        return f"ObjectStorage({self._scheme!r})"
-
 
 def _info(url: str, meta: Mapping[str, Any]) -> ObjectInfo:
     # What tells the object from others of its name is its ETag, which listings and answers quote differently.

@@ -227,9 +227,6 @@ class LocalStorage:
                 os.unlink(aside)  # noqa: PTH108
             raise
 
-    def __repr__(self) -> str:
-        return "LocalStorage()"
-
 
 def _remove_drafts(folder: bytes, now_s: float) -> None:
     """Remove what writers that were killed have left in a folder: once a process, since all of it is listed.

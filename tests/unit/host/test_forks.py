@@ -6,6 +6,8 @@ import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
+
 from stoker import Dataset, Loader
 from stoker.testing import write_example
 
@@ -20,6 +22,7 @@ def open_locks(folder):
     return sorted(found)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_closes_all_locks_of_its_parent_also_where_one_was_closed_by_somebody_else(tmp_path, monkeypatch):
     monkeypatch.setenv("STOKER_STATUS", "off")
     data = write_example(tmp_path / "data")

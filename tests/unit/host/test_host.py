@@ -11,7 +11,7 @@ import pytest
 
 from stoker.host import huge, machine
 from stoker.host.huge import HUGE_BYTES
-from stoker.host.machine import core_quota, memory_left, own_groups
+from stoker.host.machine import group_limits
 
 FIRST = "processor\t: 0\nvendor_id\t: X\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
 
@@ -49,13 +49,9 @@ def group(tmp_path):
     def write(where, **files):
         for name, text in files.items():
             (tmp_path / "all" / where / name.replace("_", ".", 1)).write_text(text)
-        return limits(own_groups(tmp_path / "own", tmp_path / "all"))
+        return group_limits(tmp_path / "own", tmp_path / "all")
 
     return write
-
-
-def limits(groups):
-    return core_quota(groups), memory_left(groups)
 
 
 def memory(limit, used, file=0):
@@ -83,7 +79,7 @@ def test_a_group_beyond_its_limit_has_nothing_left(group):
 
 def test_what_cannot_be_read_limits_nothing(group, tmp_path):
     assert group("jobs", cpu_max="nonsense\n", memory_max="100\n") == (None, None)
-    assert limits(own_groups(tmp_path / "not there", tmp_path / "all")) == (None, None)
+    assert group_limits(tmp_path / "not there", tmp_path / "all") == (None, None)
 
 
 # ---------------------------------------------------------------------- memory

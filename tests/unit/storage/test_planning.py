@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stoker import SourceError
 from stoker.storage.clients import checked_options, client_of, store_of
 from stoker.storage.failures import RetryingStorage
-from stoker.storage.fetch import ByteRange, RequestTimes, plan_ranges
+from stoker.storage.fetch import SLACK_BYTES, ByteRange, RequestTimes, plan_ranges
 from stoker.storage.find_storage import FsspecStorage
 
 SIZE = 16_384
@@ -23,12 +23,12 @@ spans = st.lists(
 )
 
 
-@given(spans, st.integers(0, 300), st.integers(0, 50))
-def test_ranges_cover_every_chunk_and_lie_apart(chunks, hole, slack):
-    ranges = plan_ranges(chunks, size_bytes=SIZE, max_hole_bytes=hole, slack_bytes=slack)
+@given(spans, st.integers(0, 300))
+def test_ranges_cover_every_chunk_and_lie_apart(chunks, hole):
+    ranges = plan_ranges(chunks, size_bytes=SIZE, max_hole_bytes=hole)
     for start, stop in chunks:
         if start < stop:
-            assert any(r.start <= start and min(stop + slack, SIZE) <= r.stop for r in ranges)
+            assert any(r.start <= start and min(stop + SLACK_BYTES, SIZE) <= r.stop for r in ranges)
     for before, after in itertools.pairwise(ranges):
         assert after.start - before.stop > hole
     assert all(0 <= r.start < r.stop <= SIZE for r in ranges)
@@ -55,10 +55,8 @@ def test_of_every_tenth_column_little_more_is_read_than_is_needed(num_bytes, lat
     for _ in range(3):
         times.note(1 << 20, latency_s + 0.005)
     chunks = [ByteRange(start, start + num_bytes) for start in range(4, 1000 * num_bytes, 10 * num_bytes)]
-    ranges = plan_ranges(
-        chunks, size_bytes=1 << 40, max_hole_bytes=times.hole_bytes, most_waste=times.most_waste, slack_bytes=0
-    )
-    assert sum(stop - start for start, stop in ranges) <= most * sum(stop - start for start, stop in chunks)
+    ranges = plan_ranges(chunks, size_bytes=1 << 40, max_hole_bytes=times.hole_bytes, most_waste=times.most_waste)
+    assert sum(stop - start for start, stop in ranges) <= most * (num_bytes + SLACK_BYTES) * len(chunks)
 
 
 def test_how_long_a_request_may_take_is_told_by_requests_for_as_many_bytes():
