@@ -1,11 +1,6 @@
 """What a real loader records, and what it says of itself meanwhile."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-import textwrap
 import time
 from collections import Counter
 
@@ -201,72 +196,6 @@ def test_an_augment_and_two_loops_at_once_nest(data, tmp_path):
 def test_a_trace_of_something_else_is_refused_at_once(data):
     with pytest.raises(TypeError, match=r"stoker\.Trace"):
         Loader(Dataset(data), batch_size=4, trace="trace.json")
-
-
-TRAINING = """
-    import sys, time
-    from pathlib import Path
-    import stoker
-
-    folder, until_s = Path(sys.argv[2]), time.monotonic() + float(sys.argv[3])
-    with stoker.Loader(stoker.Dataset(sys.argv[1]), batch_size=50) as loader:
-        for batch in loader:
-            while not (found := list(folder.glob("*.json"))) and time.monotonic() < until_s:
-                time.sleep(0.001)  # the thread that writes it may still be at it
-        print(found[0].read_text() if found else "none")
-    print(len(list(folder.glob("*"))) if folder.exists() else "none")
-"""
-
-
-def train(data, folder, patience_s=20, **environment):
-    usual = {key: value for key, value in os.environ.items() if key not in ("STOKER_STATUS", "XDG_RUNTIME_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(TRAINING), data, str(folder), str(patience_s)],
-        env=usual | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
-
-
-def test_a_loader_keeps_a_status_file_while_it_runs(data, tmp_path):
-    shown, left = train(data, tmp_path / "run", STOKER_STATUS=str(tmp_path / "run"))
-    loader = json.loads(shown)
-    assert loader["dataset"] == data
-    assert loader["total"]["epoch_steps"] == 10
-    assert left == "0"
-
-
-def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(data, tmp_path, monkeypatch):
-    monkeypatch.setenv("STOKER_STATUS", str(tmp_path / "status"))
-    seen = []
-
-    def transform(table):
-        seen.append(list(tmp_path.glob("status/*")))
-        return {"id": table["id"].to_numpy()}
-
-    dataset = Dataset(data, chunk_size=5000, transform=transform, transform_version="1")
-    with Loader(dataset, batch_size=50) as loader:
-        assert seen == [[]]  # a chunk was built, to see what the transform makes
-        next(iter(loader))
-        until_s = time.monotonic() + 20
-        while not (paths := list(tmp_path.glob("status/*.json"))) and time.monotonic() < until_s:
-            time.sleep(0.001)  # the thread that writes it may still be at it
-        shown = json.loads(paths[0].read_text())
-        assert shown["total"]["epoch_steps"] == 10
-    assert list(tmp_path.glob("status/*")) == []
-
-
-def make(folder):
-    folder.mkdir()
-    return folder
-
-
-def test_the_status_file_can_be_switched_off(data, tmp_path):
-    folder = make(tmp_path / "run")
-    environment = {"STOKER_STATUS": "off"}
-    assert train(data, folder / "stoker", patience_s=0, **environment) == ["none", "none"]
 
 
 @pytest.mark.skipif(shutil.which("trace_processor_shell") is None, reason="no trace_processor_shell of Perfetto's")

@@ -235,10 +235,26 @@ def test_a_folder_that_others_may_write_to_is_neither_used_nor_read(data, tmp_pa
 
 
 @pytest.mark.parametrize("value", ["off", ""])
-def test_the_user_may_want_no_file(data, tmp_path, monkeypatch, top, value):
+def test_the_user_may_want_no_file(data, monkeypatch, top, value):
     monkeypatch.setenv("STOKER_STATUS", value)
     with training(data):
         assert top() == []
+        monkeypatch.delenv("STOKER_STATUS")  # nor is one in the usual folder
+        assert os.getpid() not in [one["pid"] for one in top()]
+
+
+def test_the_first_file_has_the_loader_though_chunks_are_built_while_it_is_made(data, place):
+    seen = []
+
+    def transform(table):
+        seen.append(place.exists())
+        return {"id": table["id"].to_numpy()}
+
+    dataset = stoker.Dataset(data, chunk_size=5000, transform=transform, transform_version="1")
+    with stoker.Loader(dataset, batch_size=50) as loader:
+        assert seen == [False]  # a chunk was built, to see what the transform makes
+        next(iter(loader))
+        assert json.loads(written(place))["total"]["epoch_steps"] == 10
 
 
 def test_the_folder_is_the_same_for_jobs_and_shells(data, tmp_path, monkeypatch, top):
