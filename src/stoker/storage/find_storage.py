@@ -120,8 +120,7 @@ class FsspecStorage:
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`."""
         found = within(_LISTING_S, lambda: self._found(url))
-        infos = [self._info(path, about) for path, about in found.items()]
-        return sorted(infos, key=lambda info: info.url)
+        return [self._info(path, about) for path, about in found.items()]
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what the file system knows of the object `url`."""

@@ -57,8 +57,7 @@ class ObjectStorage:
         # What consoles and writers leave for a folder: "day=1/", of which the client tells "day=1".
         folders = {path[: slash.start()] for path, _ in found for slash in re.finditer("/", path)}
         root = url[: len(url) - len(key)].rstrip("/") + "/"
-        infos = [_info(root + path, meta) for path, meta in found if meta["size"] or path not in folders]
-        return sorted(infos, key=lambda info: info.url)
+        return [_info(root + path, meta) for path, meta in found if meta["size"] or path not in folders]
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what the store knows of the object `url`."""

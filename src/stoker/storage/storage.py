@@ -71,7 +71,7 @@ class Storage(Protocol):
     """
 
     def list(self, url: str) -> list[ObjectInfo]:
-        """Return every object under the folder `url`, at any depth, sorted by URL; an empty list if there is none."""
+        """Return every object under the folder `url`, at any depth, in any order; an empty list if there is none."""
         ...
 
     def stat(self, url: str) -> ObjectInfo:
@@ -116,8 +116,9 @@ class Around:
         return self._given() if callable(self._given) else self._given
 
     def list(self, url: str) -> list[ObjectInfo]:
-        """Return what `inner` lists."""
-        return self._ask(lambda: self.inner.list(url), url=url, doing="listing")
+        """Return what `inner` lists, by the bytes of their URLs."""
+        found = self._ask(lambda: self.inner.list(url), url=url, doing="listing")
+        return sorted(found, key=lambda info: name_bytes(info.url))
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what `inner` knows of the object `url`."""
@@ -173,13 +174,46 @@ class LocalStorage:
     """Files of this machine. URLs are absolute paths, as `urls.local_path` writes them."""
 
     def list(self, url: str) -> list[ObjectInfo]:
-        """Return every regular file under the folder `url`, by the bytes of their paths.
+        """Return every regular file under the folder `url`.
 
         A link to a folder is that folder, wherever else its files come by other paths; one that leads back to a folder
         on its own path is not followed. Hidden folders are not entered. A link that leads nowhere is listed, with a
         size of -1.
         """
-        return sorted(_files_below(name_bytes(url.rstrip("/") or "/")), key=lambda info: name_bytes(info.url))
+        found: list[ObjectInfo] = []
+        folder = name_bytes(url.rstrip("/") or "/")
+        try:
+            root = os.stat(folder)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return found
+        # Folders to go into, each with the folders on its path: only what leads back to one of them would never end.
+        todo = [(folder, frozenset([(root.st_dev, root.st_ino)]))]
+        while todo:
+            here, above = todo.pop()
+            try:
+                entries = os.scandir(here)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed while listing, or a file
+            with entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat()
+                    except OSError as error:
+                        if entry.is_symlink() and error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+                            found.append(ObjectInfo(url=name_of(entry.path), size_bytes=DANGLING, version=""))
+                            continue
+                        if error.errno == errno.ENOENT:
+                            continue  # removed while listing
+                        raise
+                    if stat_modes.S_ISREG(status.st_mode):
+                        found.append(_local_info(entry.path, status))
+                    elif stat_modes.S_ISDIR(status.st_mode) and (
+                        not entry.name.startswith(b".") or entry.name == b".hoodie"  # a log that readers must see
+                    ):
+                        identity = (status.st_dev, status.st_ino)
+                        if not (entry.is_symlink() and identity in above):
+                            todo.append((entry.path, above | {identity}))
+        return found
 
     def stat(self, url: str) -> ObjectInfo:
         """Return what the system knows of the file `url`."""
@@ -246,44 +280,6 @@ def _remove_drafts(folder: bytes, now_s: float) -> None:
 def _check_regular(url: str, status: os.stat_result) -> None:
     if not stat_modes.S_ISREG(status.st_mode):  # a pipe would be waited for
         raise SourceError(f"{url} is no regular file", url=url)
-
-
-def _files_below(folder: bytes) -> list[ObjectInfo]:
-    found: list[ObjectInfo] = []
-    try:
-        root = os.stat(folder)  # noqa: PTH116
-    except (FileNotFoundError, NotADirectoryError):
-        return found
-    if not stat_modes.S_ISDIR(root.st_mode):
-        return found
-    # Folders to go into, each with the folders on its path: only what leads back to one of them would never end.
-    todo = [(folder, frozenset([(root.st_dev, root.st_ino)]))]
-    while todo:
-        here, above = todo.pop()
-        try:
-            entries = os.scandir(here)
-        except FileNotFoundError:
-            continue  # removed while listing
-        with entries:
-            for entry in entries:
-                try:
-                    status = entry.stat()
-                except OSError as error:
-                    if entry.is_symlink() and error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
-                        found.append(ObjectInfo(url=name_of(entry.path), size_bytes=DANGLING, version=""))
-                        continue
-                    if error.errno == errno.ENOENT:
-                        continue  # removed while listing
-                    raise
-                if stat_modes.S_ISREG(status.st_mode):
-                    found.append(_local_info(entry.path, status))
-                elif stat_modes.S_ISDIR(status.st_mode) and (
-                    not entry.name.startswith(b".") or entry.name == b".hoodie"  # a log that readers must see
-                ):
-                    identity = (status.st_dev, status.st_ino)
-                    if not (entry.is_symlink() and identity in above):
-                        todo.append((entry.path, above | {identity}))
-    return found
 
 
 def _local_info(path: bytes, status: os.stat_result) -> ObjectInfo:
