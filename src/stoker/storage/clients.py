@@ -82,8 +82,10 @@ class Client(NamedTuple):
     profile: str | None = None  # of S3, whose credentials only boto3 gets
 
 
-def checked_options(scheme: str, *, authority: str, query: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def checked_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a URL's query and those beside it, which count more, without those that are None."""
+    place, query = split_query(url)
+    scheme, authority = scheme_of(url), place.partition("://")[2].partition("/")[0]
     if "@" in authority and scheme in ("s3", "gs", "gcs"):
         # Error messages and logs show URLs.
         raise WrongArgumentError(
@@ -256,11 +258,12 @@ def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, 
     """
     scheme = scheme_of(url)
     chain = url.partition("::")[2]
-    given = {**dict(parse_qsl(split_query(url)[1])), **options}
     if chain or scheme not in OWN_SCHEMES:
+        given = dict(options)
         leading = _leading_options({**_fsspec_defaults(scheme), **given})
     else:
-        leading = {name: str(given[name]) for name in _LEADING if given.get(name) is not None}
+        given = checked_options(url, options)
+        leading = {name: str(given[name]) for name in _LEADING if name in given}
     if chain:
         leading["chain"] = chain
     schemes = {scheme, *(scheme_of(part) for part in chain.split("::") if has_scheme(part))}
@@ -277,7 +280,8 @@ def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, 
 def _leading_to_s3(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, object]:
     client = given.get("client_kwargs")  # of s3fs
     named = given.get("endpoint_url") or (client.get("endpoint_url") if isinstance(client, Mapping) else None)
-    endpoint, region = _s3_place({**given, "endpoint_override": named or given.get("endpoint_override")}, environment)
+    told = {**given, "endpoint_override": named or given.get("endpoint_override")}
+    endpoint, region = _s3_place({name: value and str(value) for name, value in told.items()}, environment)
     if endpoint:
         scheme, _, host = endpoint.partition("://")
         return {"endpoint_override": f"{scheme}://{host.lower()}", "scheme": scheme, "region": region or ""}

@@ -15,7 +15,7 @@ from stoker.storage.clients import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, REQUEST_TI
 from stoker.storage.failures import WrongArgumentError, within
 from stoker.storage.object_store import ObjectStorage
 from stoker.storage.storage import NO_VERSION, BytesLike, LocalStorage, ObjectInfo, Storage
-from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, split_query, without_chain
+from stoker.storage.urls import OWN_SCHEMES, has_scheme, scheme_of, without_chain
 
 # These clients have no time limits of their own. How long they may take: for an answer, for a listing of millions of
 # objects, and for a byte of what is read.
@@ -40,9 +40,7 @@ def storage_for(
             raise ValueError(f"storage_options mean nothing for local files, got {sorted(options)}")
         return LocalStorage()
     if scheme in OWN_SCHEMES:
-        place, query = split_query(url)
-        authority = place[len(scheme) + 3 :].split("/", 1)[0]
-        given = checked_options(scheme, authority=authority, query=query, options=options)
+        given = checked_options(url, options)
         return ObjectStorage(scheme, given=given, environment=os.environ if environment is None else environment)
     return _through_fsspec(url, scheme, options)
 

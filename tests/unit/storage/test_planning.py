@@ -99,7 +99,7 @@ def test_a_client_without_time_limits_of_its_own_is_given_up():
 
 def client(options=None, **environment):
     """How the client of a bucket is made."""
-    given = checked_options("s3", authority="bucket", query="", options={"region": "r", **(options or {})})
+    given = checked_options("s3://bucket", {"region": "r", **(options or {})})
     return client_of("s3", authority="bucket", given=given, environment={"HOME": "/nowhere", **environment})
 
 

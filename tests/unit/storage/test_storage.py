@@ -181,12 +181,13 @@ def test_sources_of_two_stores_are_refused():
     ("url", "options", "words"),
     [
         ("/a", {"key": "x"}, "local"),
-        ("s3://b/a", {"endpoint_url": 1}, r"'endpoint_url'.*access_key.*anonymous.*region.*endpoint_override"),
+        ("s3://b/a", {"endpoint_url": "h"}, r"'endpoint_url'.*access_key.*anonymous.*region.*endpoint_override"),
         ("gs://b/a", {"no_such_option": 1}, r"'no_such_option'.*access_token"),
         ("abfss://b@c.d/a", {"no_such_option": 1}, r"'no_such_option'.*account_name"),
         ("s3://b/a", {"region": 7316}, "storage_options.*region must be str, not int"),
         ("gs://b/a", {"access_token": 7316}, "storage_options.*access_token must be str, not int"),
         ("abfss://b@c.d/a", {"account_key": 7316}, "storage_options.*account_key must be str, not int"),
+        ("s3://b/a", {"endpoint_override": 7316}, "storage_options.*endpoint_override must be str, not int"),
         ("s3://b/a?connect_timeout=soon&region=r", {}, r"connect_timeout.*'soon'"),
     ],
 )
