@@ -114,6 +114,8 @@ def _typed(scheme: str, name: str, value: Any) -> Any:
         raise WrongArgumentError(
             f"storage_options for {scheme}: {name} must be {kind.__name__}, not {type(value).__name__}"
         )
+    if kind is float and not 0 < value < 1e9:
+        raise WrongArgumentError(f"storage_options for {scheme}: {name} must be a number of seconds, not {value}")
     return value
 
 

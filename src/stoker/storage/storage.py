@@ -8,7 +8,8 @@
         └── RetryingStorage    `failures.py`: what went wrong below, as `SourceError`, after trying again
 
 The first three raise what their clients raise, as a storage of a user's may: `RetryingStorage` is the one place where
-that is translated, and where the length of an answer is checked. `find_storage.py` knows which one opens a URL.
+that is translated, and where the length of an answer is checked. `find_storage.py` knows which one opens a URL. They
+can `write` as well, for a mirror: an object in place of what has its name, of which nobody ever sees a part.
 """
 
 from __future__ import annotations
@@ -64,10 +65,9 @@ class Storage(Protocol):
     """Where objects come from. Every method is called from several threads at once.
 
     An implementation may raise what it likes: `OSError` and its kin are tried again and reach the user as a
-    `SourceError`. It may have two more methods. `read_version(info, offset, num_bytes)`: read, or raise
+    `SourceError`. It may have one more method, `read_version(info, offset, num_bytes)`: read, or raise
     `SourceChangedError` where the bytes are not of the object that `info` describes; where there is none, an object is
-    looked up again after it was read. And `write(url, data)`, which a mirror needs, and all of ours have: make an
-    object in place of what has its name, so that nobody ever sees a part of it.
+    looked up again after it was read.
     """
 
     def list(self, url: str) -> list[ObjectInfo]:

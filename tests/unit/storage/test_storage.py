@@ -189,6 +189,8 @@ def test_sources_of_two_stores_are_refused():
         ("abfss://b@c.d/a", {"account_key": 7316}, "storage_options.*account_key must be str, not int"),
         ("s3://b/a", {"endpoint_override": 7316}, "storage_options.*endpoint_override must be str, not int"),
         ("s3://b/a?connect_timeout=soon&region=r", {}, r"connect_timeout.*'soon'"),
+        ("s3://b/a?connect_timeout=nan&region=r", {}, "connect_timeout must be a number of seconds, not nan"),
+        ("gs://b/a", {"request_timeout": 0}, "request_timeout must be a number of seconds, not 0"),
     ],
 )
 def test_an_option_that_a_client_does_not_take_is_named_without_its_value(url, options, words):
