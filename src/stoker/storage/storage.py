@@ -8,8 +8,8 @@
         └── RetryingStorage    `failures.py`: what went wrong below, as `SourceError`, after trying again
 
 The first three raise what their clients raise, as a storage of a user's may: `RetryingStorage` is the one place where
-that is translated, and where the length of an answer is checked. `find_storage.py` knows which one opens a URL. They
-can `write` as well, for a mirror: an object in place of what has its name, of which nobody ever sees a part.
+that is translated, and where the length of an answer is checked. They can `write` as well, for a mirror: an object in
+place of what has its name, of which nobody ever sees a part. `find_storage.py` knows which one opens a URL.
 """
 
 from __future__ import annotations
