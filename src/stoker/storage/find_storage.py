@@ -130,7 +130,12 @@ class FsspecStorage:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
-        read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes)
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
+        # Of pyarrow's file systems, such as Hadoop's, fsspec opens a file that is read from its beginning as a stream,
+        # and then asks where in it it is, which streams do not tell.
+        more = {"seekable": True} if isinstance(self._filesystem, ArrowFSWrapper) else {}
+        read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes, **more)
         data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
         if len(data) > 2 * num_bytes:
             raise SourceError(

@@ -116,22 +116,29 @@ def test_a_local_file_that_ends_before_its_end_is_an_error_that_says_so():
 ODD_HOST = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-#define LITTLE(size) ((size) < 1000 ? (size) : 1000)
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = REAL(clock_gettime)(clock, now);
     if (clock == CLOCK_REALTIME) now->tv_sec += 7200;
     return result;
 }
+static size_t little(int fd, size_t size) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t end = readlink(link, path, sizeof path);
+    return size > 1000 && end > 8 && !memcmp(path + end - 8, ".parquet", 8) ? 1000 : size;
+}
 ssize_t pread64(int fd, void *to, size_t size, off64_t offset) {
-    return REAL(pread64)(fd, to, LITTLE(size), offset);
+    return REAL(pread64)(fd, to, little(fd, size), offset);
 }
 ssize_t preadv64(int fd, const struct iovec *to, int num, off64_t offset) {
-    struct iovec little = {to->iov_base, LITTLE(to->iov_len)};
-    return REAL(preadv64)(fd, &little, 1, offset);
+    struct iovec some = {to->iov_base, little(fd, to->iov_len)};
+    return REAL(preadv64)(fd, &some, 1, offset);
 }
 """
 TRAIN = """
@@ -220,6 +227,8 @@ class One(fsspec.AbstractFileSystem):
     cachable = False
 
     def info(self, path, **_):
+        if path != "bucket/a.parquet":
+            raise FileNotFoundError(path)
         return {"name": path, "size": len(CONTENT), "type": "file", "LastModified": "yesterday", "ETag": "e1"}
 
     def find(self, path, **_):
