@@ -107,14 +107,14 @@ def _typed(scheme: str, name: str, value: Any) -> Any:
     kind = _KINDS.get(name, str)
     if isinstance(value, str) and kind in (bool, float):  # as in a URL
         try:
-            return value.lower() == "true" if kind is bool else float(value)
+            value = value.lower() == "true" if kind is bool else float(value)
         except ValueError:
             raise WrongArgumentError(f"{name} in a URL must be a number, not {value!r}") from None
     if not isinstance(value, int | float if kind is float else kind):
         raise WrongArgumentError(
             f"storage_options for {scheme}: {name} must be {kind.__name__}, not {type(value).__name__}"
         )
-    if kind is float and not 0 < value < 1e9:
+    if kind is float and isinstance(value, int | float) and not 0 < value < 1e9:
         raise WrongArgumentError(f"storage_options for {scheme}: {name} must be a number of seconds, not {value}")
     return value
 
