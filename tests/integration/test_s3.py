@@ -6,9 +6,12 @@ import io
 import itertools
 import json
 import multiprocessing
+import os
 import re
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +24,7 @@ from tests.integration.s3_server import S3Server, refusal
 from tests.integration.web_server import serving
 from tests.strategies import check_samples, sample_table, write_files
 
+import stoker
 from stoker import Dataset, Loader, SourceChangedError, SourceError, SourceMissingError
 
 pytestmark = pytest.mark.timeout(60)
@@ -388,10 +392,10 @@ def test_a_role_is_taken_on(server, lake, signed, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    role = {"role_arn": "arn:aws:iam::123456789012:role/reader", "external_id": "e"}
+    role = {"role_arn": "arn:aws:iam::123456789012:role/reader", "external_id": "lab"}
     assert len(Dataset(lake, storage_options=role).open().files) == 6
     (asked,) = {more for key, more in signed if key == "mine"}
-    assert b"ExternalId=e" in asked
+    assert b"ExternalId=lab" in asked
     assert all(token for key, token in signed if key != "mine")
 
 
@@ -423,6 +427,31 @@ def test_a_process_forked_from_one_that_has_read_reads_by_itself(server, lake):
     assert [child.exitcode for child in children] == [0, 0]
     assert [answers.recv() for _ in children] == [expected] * 2
     assert read() == expected
+
+
+FORKED = """
+import json, os, signal, sys
+from obstore.store import S3Store
+import stoker
+
+url, options = sys.argv[1], json.loads(sys.argv[2])
+keys = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+endpoint = f"http://{options['endpoint_override']}"
+used = S3Store(url.split("/")[2], endpoint=endpoint, client_options={"allow_http": True}, **keys)
+assert sum(map(len, used.list())) == 8
+dataset = stoker.Dataset(url, storage_options=options)
+child = os.fork()
+if not child:
+    signal.alarm(30)  # ends a child that hangs
+    os._exit(len(dataset.open().files))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_forked_from_one_that_has_used_the_client_by_itself_reads_too(server, lake):
+    environment = os.environ | {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+    script = [sys.executable, "-W", "ignore", "-c", FORKED, lake, json.dumps(server.options())]
+    assert subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout == "6\n"
 
 
 def test_credentials_in_a_url_are_refused_since_urls_are_shown():

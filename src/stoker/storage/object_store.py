@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,6 +39,8 @@ _WORDS = re.compile(r"<(?:Code|Message|AuthenticationErrorDetail)>([^<]*)<")
 _CAUSE = re.compile(r"message: \"([^\"]*)\"|ConnectionRefused|dns error|ConnectionReset|UnexpectedEof")
 
 _modules: dict[object, ModuleType] = {}  # process -> its obstore
+_first = this_process()
+_library = ""  # where the file of the first one is, once a copy was made
 _loading = open_in_forks(threading.Lock())
 
 
@@ -134,7 +137,9 @@ def _credentials(client: Client) -> Any:
         what = "role_arn in storage_options" if client.role else f"the profile {client.profile!r} of Amazon's settings"
         raise WrongArgumentError(f"{what} needs boto3 to sign in: pip install boto3") from None
     if client.role is not None:
-        return StsCredentialProvider(**client.role)  # type: ignore[arg-type]
+        ask = StsCredentialProvider(**client.role)  # type: ignore[arg-type]
+        # The time when they end is in a UTC of boto3's, and obstore knows Python's alone.
+        return lambda: {**(found := ask()), "expires_at": found["expires_at"].astimezone(UTC)}  # type: ignore[union-attr]
     return Boto3CredentialProvider(boto3.Session(profile_name=client.profile))
 
 
@@ -168,14 +173,15 @@ def _in_plain_words(error: Exception, url: str) -> Exception:
 def _obstore() -> ModuleType:
     """Return obstore, which is alive in this process.
 
-    Its threads, which do all the work, are started once and are not in a process forked after that: a request would
-    wait there for ever. Such a process loads a second copy of the library, whose threads are its own (80 ms).
+    Its threads, which do all the work, are started once, by us or by the user, and are not in a process forked after
+    that: a request would wait there for ever. Such a process loads a second copy of the library, whose threads are its
+    own (80 ms).
     """
     here = this_process()
     if here not in _modules:
         with _loading:
             if here not in _modules:
-                if _modules:
+                if here is not _first and "obstore" in sys.modules:
                     _load_again()
                 _modules[here] = importlib.import_module("obstore")
     return _modules[here]
@@ -183,11 +189,12 @@ def _obstore() -> ModuleType:
 
 def _load_again() -> None:
     """Let `import obstore` give a copy of it that has not been used."""
+    global _library
+    _library = _library or str(sys.modules["obstore"]._obstore.__file__)
     # The system takes a file of the same place, or the same number, for the library that it has loaded already.
     is_linux = hasattr(os, "memfd_create")  # from memory, since folders of temporary files may not be run from
     with os.fdopen(os.memfd_create("obstore"), "wb") if is_linux else tempfile.NamedTemporaryFile() as copy:
-        first = next(iter(_modules.values()))  # whose own module lies where it is installed
-        copy.write(Path(first._obstore.__file__ or "").read_bytes())
+        copy.write(Path(_library).read_bytes())
         copy.flush()
         for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
             del sys.modules[name]
