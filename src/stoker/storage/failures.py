@@ -143,14 +143,10 @@ def translated(url: str, *, doing: str) -> Iterator[None]:
 def _failure(error: BaseException, url: str, *, doing: str) -> SourceError:
     """Return what clients of stores raise, which is whatever they like, as an error of ours."""
     reason = _first_line(error)
-    if _is_missing(error):
+    if getattr(error, "status", None) in _GONE or _MISSING.search(str(error)) is not None:
         return SourceMissingError(f"nothing is stored at {url} ({reason}): check the name", url=url)
     way_out = _way_out(error, _UNANSWERED) or _refusal(error)
     return SourceError(f"{doing} {url} failed: {reason}{'; ' + way_out if way_out else ''}", url=url)
-
-
-def _is_missing(error: BaseException) -> bool:
-    return getattr(error, "status", None) in _GONE or _MISSING.search(str(error)) is not None
 
 
 def _way_out(error: BaseException, ways_out: Mapping[str, str]) -> str | None:
@@ -166,17 +162,15 @@ def _refusal(error: BaseException) -> str | None:
     return found or (_RENEW if status in (401, 403) else None)
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether trying again may help: a failure of the way there, not of the object or the permissions."""
+def _is_transient(error: BaseException) -> bool:
+    """Return whether trying again may help: a failure of the way there, not of the object or the permissions."""
     seen = error.__cause__ if isinstance(error, SourceError) else error
     if seen is None or isinstance(error, SourceMissingError) or isinstance(seen, _HOPELESS):
         return False
-    if _is_missing(seen) or _refusal(seen) is not None:
-        return False
-    return not isinstance(seen, OSError) or seen.errno not in _HOPELESS_NUMBERS
+    return _refusal(seen) is None and (not isinstance(seen, OSError) or seen.errno not in _HOPELESS_NUMBERS)
 
 
-def retry_after_s(error: BaseException) -> float:
+def _retry_after_s(error: BaseException) -> float:
     """Return how long a store that refused asks to wait; 0 where it does not say."""
     cause: BaseException | None = error
     while cause is not None:
@@ -231,9 +225,9 @@ class RetryingStorage(Around):
                 with translated(url, doing=doing):
                     return call()
             except Exception as error:
-                if is_transient(error):
+                if _is_transient(error):
                     wait_s = _FIRST_WAIT_S * _WAIT_FACTOR ** (attempt - 1) * random.uniform(*_JITTER)
-                    pause_s = max(wait_s, min(retry_after_s(error), _MOST_WAIT_S))
+                    pause_s = max(wait_s, min(_retry_after_s(error), _MOST_WAIT_S))
                     if attempt < NUM_TRIES and self._wait(pause_s) is not True:
                         continue
                     error.add_note(f"given up after {attempt} tries")
