@@ -105,7 +105,7 @@ def _flat_from_numpy(name: str, flat: Array, mask: Array | None, where: str) -> 
         raise _mismatch(name, f"has Python objects that are no strings ({error}); {_OBJECTS}", where) from None
     if pa.types.is_null(words.type):
         # Which kind of nothing it is must not depend on the rows of one fragment.
-        return words.cast(pa.string())
+        return words.cast(pa.binary() if kind == "S" else pa.string())
     if words.type not in (pa.string(), pa.large_string(), pa.binary()):
         raise _mismatch(name, f"has Python objects ({words.type}) that are no strings; {_OBJECTS}", where)
     return words

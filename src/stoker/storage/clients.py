@@ -260,12 +260,11 @@ def store_of(url: str, *, options: Mapping[str, Any], environment: Mapping[str, 
     """
     scheme = scheme_of(url)
     chain = url.partition("::")[2]
+    given = {**dict(parse_qsl(split_query(url)[1])), **options}  # checked where a client is made of them
     if chain or scheme not in OWN_SCHEMES:
-        given = dict(options)
         leading = _leading_options({**_fsspec_defaults(scheme), **given})
     else:
-        given = checked_options(url, options)
-        leading = {name: str(given[name]) for name in _LEADING if name in given}
+        leading = {name: str(given[name]) for name in _LEADING if given.get(name) is not None}
     if chain:
         leading["chain"] = chain
     schemes = {scheme, *(scheme_of(part) for part in chain.split("::") if has_scheme(part))}
