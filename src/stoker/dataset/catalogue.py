@@ -358,6 +358,8 @@ class Catalogue(RowReader):
         names = self._chosen.filter_columns.names
         every = table if {*names} <= {*table.column_names} else flatten(table)
         columns = [(table if name in table.column_names else every).column(name) for name in names]
+        # Of a filter that asks for no column: Arrow's tables without columns have no rows.
+        asked = pa.Table.from_arrays(columns or [pa.nulls(table.num_rows)], names=names or [""])
         with decoding("", where="the filter"):
-            mask = passes(pa.Table.from_arrays(columns, names=names), self._chosen.expression)
+            mask = passes(asked, self._chosen.expression)
         return pc.fill_null(mask, False)

@@ -7,10 +7,8 @@ import re
 import pyarrow as pa
 import pytest
 
-from stoker import SourceError, SourceMissingError
-from stoker.dataset.listing import list_sources, partition_fields, partition_value, translate_glob
-from stoker.storage.urls import place_of
-from stoker.testing import MemoryStorage
+from stoker import Dataset, SourceError, SourceMissingError
+from stoker.testing import MemoryStorage, write_parquet
 
 FILES = [
     "lake/_SUCCESS",
@@ -27,12 +25,16 @@ FILES = [
 ]
 
 
-def listed(sources, storage):
-    return list_sources([place_of(source, is_local=False) for source in sources], storage)
+def opened(source, names):
+    """Open a data set of a store that has a file of one row under each name."""
+    storage = MemoryStorage()
+    for name in names:
+        write_parquet(storage, {"v": [1]}, url=name)
+    return Dataset(source, storage=storage).open()
 
 
-def urls(*sources):
-    return [file.info.url for file in listed(sources, MemoryStorage(dict.fromkeys(FILES, b"")))]
+def urls(*sources, names=FILES):
+    return [fragment.url for fragment in opened(list(sources), names).fragments]
 
 
 def test_a_folder_gives_its_parquet_files_and_nothing_hidden():
@@ -64,6 +66,21 @@ def test_a_glob_gives_what_matches(glob, expected):
     assert urls(glob) == expected
 
 
+@pytest.mark.parametrize(
+    ("glob", "yes", "no"),
+    [
+        ("t/[[]a]", "t/[a]", "t/a"),
+        ("t/a[b*", "t/a[b", "t/ab"),
+        ("t/?.b", "t/a.b", "t/axb"),
+        ("t/[]x]", "t/]", "t/y"),
+        ("t/[^a]", "t/^", "t/b"),
+        ("t/a**b", "t/a/c/b", "t/a/c"),
+    ],
+)
+def test_globs_mean_what_they_say(glob, yes, no):
+    assert urls(glob, names=[yes, no]) == [yes]
+
+
 def test_a_list_is_sorted_and_names_each_file_once():
     assert urls("other/e.bin", "lake/*.parquet", "lake/a.parquet") == ["lake/a.parquet", "other/e.bin"]
 
@@ -79,6 +96,7 @@ def test_a_file_in_two_partitions_at_once_is_an_error():
         ("nope", "nothing is stored at nope"),
         ("lake/*.orc", "no file matches"),
         ("lake/.hidden/y/", "nothing is stored"),
+        ("other", "but 1 other file, such as other/e.bin"),
     ],
 )
 def test_a_source_that_names_nothing_is_an_error(source, says):
@@ -87,58 +105,25 @@ def test_a_source_that_names_nothing_is_an_error(source, says):
     assert caught.value.url == source
 
 
-def test_a_folder_without_parquet_says_what_it_holds():
-    with pytest.raises(SourceMissingError, match=r"but 1 other file, such as other/e\.bin.*\*\.parquet"):
-        urls("other")
-
-
-def partitions(*paths):
-    return listed(["t"], MemoryStorage({f"t/{path}/x.parquet": b"" for path in paths}))
-
-
-def test_partitions_become_integers_where_all_are():
-    files = partitions("year=2024/month=01", "year=2025/month=__HIVE_DEFAULT_PARTITION__")
-    fields = partition_fields(files)
-    assert fields == [pa.field("year", pa.int64()), pa.field("month", pa.int64())]
-    assert [partition_value(file, fields[1]).as_py() for file in files] == [1, None]
-
-
-def test_partitions_become_text_where_one_is():
-    files = partitions("k=1", "k=one", "k=a%2Fb%20c")
-    (field,) = partition_fields(files)
-    assert field.type == pa.string()
-    assert [partition_value(file, field).as_py() for file in files] == ["1", "a/b c", "one"]
-
-
-def test_a_number_too_large_for_int64_stays_text():
-    assert partition_fields(partitions(f"k={2**63}"))[0].type == pa.string()
-
-
-def test_a_file_outside_of_any_partition_has_null():
-    storage = MemoryStorage({"t/a.parquet": b"", "t/k=1/b.parquet": b""})
-    files = listed(["t"], storage)
-    (field,) = partition_fields(files)
-    assert [partition_value(file, field).as_py() for file in files] == [None, 1]
-
-
-def test_only_folders_below_the_named_one_are_partitions():
-    storage = MemoryStorage({"t/k=1/j=2/b.parquet": b""})
-    assert listed(["t/k=1"], storage)[0].partition == (("j", "2"),)
-    assert listed(["t/k=*/j=2"], storage)[0].partition == (("k", "1"), ("j", "2"))
-    assert listed(["t/k=1/j=2/b.parquet"], storage)[0].partition == ()
+@pytest.mark.parametrize(
+    ("folders", "kind", "values"),
+    [
+        (["k=01", "k=__HIVE_DEFAULT_PARTITION__"], pa.int64(), [1, None]),
+        (["k=1", "k=one", "k=a%2Fb%20c"], pa.string(), ["1", "a/b c", "one"]),
+        ([f"k={2**63 - 1}"], pa.int64(), [2**63 - 1]),
+        ([f"k={2**63}"], pa.string(), [str(2**63)]),
+        (["j=1", "k=1"], pa.int64(), [None, 1]),
+    ],
+)
+def test_a_partition_is_an_integer_where_all_are_and_null_where_the_path_does_not_say(folders, kind, values):
+    catalogue = opened("t", [f"t/{folder}/x.parquet" for folder in folders])
+    assert catalogue.schema.field("k").type == kind
+    tables = [table for i in range(len(folders)) for _, table in catalogue.read(i)]
+    assert [table["k"][0].as_py() for table in tables] == values
 
 
 @pytest.mark.parametrize(
-    ("glob", "yes", "no"),
-    [
-        ("[[]a]", "[a]", "a"),
-        ("a[b", "a[b", "ab"),
-        ("a.b", "a.b", "axb"),
-        ("[]x]", "]", "y"),
-        ("[^a]", "^", "b"),
-        ("a**b", "a/c/b", "a/c"),
-    ],
+    ("source", "keys"), [("t", "kj"), ("t/k=1", "j"), ("t/k=*/j=2", "kj"), ("t/k=1/j=2/b.parquet", "")]
 )
-def test_globs_mean_what_they_say(glob, yes, no):
-    assert re.fullmatch(translate_glob(glob), yes)
-    assert not re.fullmatch(translate_glob(glob), no)
+def test_only_folders_below_the_named_one_are_partitions(source, keys):
+    assert opened(source, ["t/k=1/j=2/b.parquet"]).schema.names == ["v", *keys]
