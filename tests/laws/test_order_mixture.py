@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
-from tests.oracles.order_page import page
-from tests.strategies import NOTHING, examples
+from tests.strategies import examples
 
-from stoker.sampling import Order, Position, RankShare, Steps
 from stoker.sampling.mixture import BLOCK_SIZE, MixtureOrder, mixture_counts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,21 +283,6 @@ def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
         assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
 
 
-@examples(15)
-@given(order=mixtures_that_are_possible(max_lanes=4, max_samples=60), epoch=st.integers(0, 3))
-def test_the_program_in_the_documentation_gives_the_same_samples(order, epoch):
-    sizes = {
-        name: np.diff(component.chunk_starts).tolist()
-        for name, component in zip(order.names, order.components, strict=True)
-    }
-    for lane in range(order.lanes):
-        got = [(order.names[d], chunk, row) for d, chunk, row in _all(order.epoch(epoch, lane=lane))]
-        assert got == page.mixture_order(
-            sizes, weights=order.weights, until=order.until, seed=order.seed, epoch=epoch, window=order.window,
-            shuffle=order.shuffle, lanes=order.lanes, lane=lane,
-        )  # fmt: skip
-
-
 def positions_of(lane, component, chunk, row):
     """Every position of an epoch at which a sample stands."""
     places = (
@@ -308,54 +291,6 @@ def positions_of(lane, component, chunk, row):
     )
     found = [lane.position_of(component, own, int(place)) for own, place in places]
     return [position for position in found if position is not None]
-
-
-@examples(15)
-@given(order=mixtures_that_are_possible(max_samples=200), epoch=st.integers(0, 2))
-def test_finding_a_sample_gives_every_position_where_it_stands(order, epoch):
-    for lane in order.lanes_of_epoch(epoch):
-        expected = {}
-        for position, sample in enumerate(_all(lane)):
-            expected.setdefault(sample, []).append(position)
-        for sample, positions in expected.items():
-            assert positions_of(lane, *sample) == positions
-        for component, one in enumerate(order.components):
-            if not lane.num_samples or not one.lane_sizes[lane.lane]:
-                continue
-            chunk, row = (int(part[0]) for part in one.epoch(0, lane=lane.lane).locate([0]))
-            assert positions_of(lane, component, chunk, row) == expected.get((component, chunk, row), [])
-
-
-@examples(15)
-@given(order=mixtures_that_are_possible(), data=st.data())
-def test_a_chain_of_resumes_on_other_ranks_and_batches_gives_the_uncut_mixture(order, data):
-    """Five cuts, each going on with another world size, batch size and remainder, through JSON."""
-    current = Position(
-        datasets=(NOTHING,), seed=order.seed, shuffle=order.shuffle, window=order.window, lanes=order.lanes
-    )
-    delivered = [[] for _ in range(order.lanes)]
-    state = json.dumps(current.to_json())
-    for cut in range(6):
-        position = Position.from_json(json.loads(state))
-        assert not position.differences(current)
-        last = cut == 5
-        steps = Steps(
-            lane_sizes=order.lane_sizes,
-            global_batch_size=data.draw(st.integers(1, 60)) * order.lanes,
-            remainder="keep" if last else data.draw(st.sampled_from(["keep", "drop", "pad"])),
-            start=position.num_consumed,
-        )
-        world_size = data.draw(st.integers(1, 9))
-        num_steps = steps.num_steps if last else data.draw(st.integers(0, min(max(steps.num_steps - 1, 0), 5)))
-        lanes = order.lanes_of_epoch(position.epoch)
-        for step in range(num_steps):
-            for rank in range(world_size):
-                for piece in steps.slices(step, RankShare(rank, world_size)):
-                    if not piece.is_padding:
-                        delivered[piece.lane] += _samples(lanes[piece.lane], piece.start, piece.stop)
-            position = position.after(step, steps)
-        state = json.dumps(position.to_json())
-    assert delivered == [_all(lane) for lane in order.lanes_of_epoch(0)]
 
 
 def test_no_two_data_sets_epochs_or_seeds_are_shuffled_alike():
@@ -431,4 +366,3 @@ def test_places_that_do_not_exist_are_refused():
             call()
     with pytest.raises(TypeError, match="integer"):
         order.epoch(True)
-    assert Order([0], shuffle=True, seed=0, window=None).num_samples == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import permutations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from tests.strategies import permute, unpermute
 
 from stoker import _native
 from stoker.hashing import order_key
-from stoker.loader.gather import Part
 from stoker.sampling import Order
 
 keys = st.integers(0, 2**64 - 1)
@@ -91,12 +89,11 @@ def test_the_samples_of_a_window_are_its_chunks_side_by_side_permuted_by_its_key
         begins = start + np.cumsum([0, *(counts[chunk] for chunk in chunks)])
         slots = np.searchsorted(begins, places, side="right") - 1
         rows = places - begins[slots]
-        one_range, several = (
-            Part(SimpleNamespace(order=epoch.tables(number)), ranges)
-            for ranges in ([(start, stop)], [(start, start), (start, stop)])
-        )
-        for found in (one_range, several):
-            assert np.array_equal((found.slot, found.row), (slots, rows))
+        of_range, each = np.empty((2, stop - start), np.int64), np.empty((2, stop - start), np.int64)
+        epoch.tables(number).locate_range(start, *of_range)
+        epoch.tables(number).locate(positions, *each)
+        for found in (of_range, each):
+            assert np.array_equal(found, (slots, rows))
 
 
 @given(data=st.data(), num_components=st.integers(1, 5), most=st.sampled_from([0, 1, 9, 300]))

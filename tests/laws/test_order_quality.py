@@ -63,3 +63,19 @@ def test_resuming_at_a_billion_samples_in_a_hundred_thousand_chunks_takes_little
     tracemalloc.stop()
     assert held_bytes < 24e6
     assert peak_bytes < 64e6
+
+
+def test_the_window_that_the_sentence_names_does_what_it_says():
+    order = Order(np.full(4096, 2000), shuffle=True, seed=1, window=16)
+    found = quality_of_sorted(order, batch_size=512, num_batches=1024)
+    assert found.sentence.startswith("Badly mixed")
+    assert found.num_chunks <= 2 * 16  # a batch may begin in one window and end in the next
+    better = Order(np.full(4096, 2000), shuffle=True, seed=1, window=found.window_for_weak)
+    assert f"window={better.window}" in found.sentence
+    assert 1.5 < quality_of_sorted(better, batch_size=512, num_batches=1024).chi_square < 2.2
+
+
+def test_lanes_make_batches_more_even_than_chance_on_sorted_data():
+    found = quality_of_sorted(Order([10_000] * 64, shuffle=True, seed=1, window=None, lanes=16), batch_size=1600)
+    assert found.chi_square < 0.9
+    assert found.sentence.startswith("Well mixed")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 
 from stoker import Dataset, Field, FieldError, Loader
-from stoker.dataset.catalogue import Catalogue
 
 KINDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 OPTIONS = {
@@ -91,35 +89,26 @@ def test_words_become_what_each_of_them_is(data, num_rows, num_distinct, null_sh
         assert sorted(rows) == list(range(num_rows))
 
 
-def coded_kinds(catalogue: Catalogue, coded: set[str]) -> dict[str, pa.DataType]:
-    ((_, table),) = catalogue.read(0, coded=coded)
-    return {name: table.schema.field(name).type for name in table.column_names}
-
-
 def test_strings_are_never_made_where_their_dictionary_will_do(tmp_path):
-    words = [f"word {i % 50}" for i in range(20_000)]
+    words = [f"word {i % 50}" * 20 for i in range(20_000)]
     pq.write_table(pa.table({"a": words, "b": words, "c": words}), tmp_path / "words.parquet")
-    catalogue = Dataset(tmp_path, filters=[("c", "!=", "word 3")]).open()
-    kinds = coded_kinds(catalogue, {"a", "c"})
-    assert kinds["a"] == pa.dictionary(pa.int32(), pa.string())
-    assert kinds["b"] == pa.string()  # nobody asked
-    assert kinds["c"] == pa.string()  # the filter looks at it
     fields = {"a": Field("int32", hash_buckets=9), "b": Field("int32", vocabulary=sorted(set(words)))}
-    asked = []
+    seen = []
 
-    def read(self, i, **options):
-        asked.append(options["coded"])
-        return original(self, i, **options)
+    def look(table):
+        seen.extend(table.schema.types)
+        return table
 
-    original = Catalogue.read
-    with mock.patch.object(Catalogue, "read", read):
-        for transform in (None, lambda table: table):
-            version = None if transform is None else "1"
-            dataset = Dataset(tmp_path, fields=fields, transform=transform, transform_version=version)
-            with Loader(dataset, batch_size=500) as loader:
-                for batch in loader:
-                    assert batch["a"].dtype == np.int32
-    assert {frozenset(names) for names in asked} == {frozenset({"a", "b"}), frozenset()}
+    def decoded_bytes(**options):
+        with Loader(Dataset(tmp_path, columns=["a", "b"], fields=fields, **options), batch_size=500) as loader:
+            assert {batch["a"].dtype for batch in loader} == {np.dtype(np.int32)}
+            return loader.stats().stages["decode"].num_bytes
+
+    assert decoded_bytes() < 20_000 * 10
+    # A transform gets the strings that the files have, and so does a filter.
+    assert decoded_bytes(transform=look, transform_version="1") > 20_000 * 200
+    assert seen == [pa.string(), pa.string()]
+    assert 20_000 * 100 < decoded_bytes(filters=[("b", "!=", words[3])]) < 20_000 * 200
 
 
 def test_a_word_outside_the_vocabulary_is_an_error_only_where_a_row_has_it(tmp_path):
