@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from stoker import _native
 from stoker.sampling.mixture import MixtureOrder
-from stoker.sampling.position import Contents
-from stoker.sampling.quality import Quality, quality
 from stoker.testing import example_table, write_example
 
 sample_table = example_table
-NOTHING = Contents(fingerprint="abc", filter=None, draws=None, num_files=0, num_samples=0, files="")
 
 
 def examples(num: int) -> settings:
@@ -23,22 +20,10 @@ def examples(num: int) -> settings:
     return settings(max_examples=num * (10 if settings.get_current_profile_name() == "others" else 1))
 
 
-def quality_of_sorted(order, **options) -> Quality:
-    """Return how well the order of one data set mixes it where it is sorted by a label of 64 equal classes."""
+def alone(order) -> MixtureOrder:
+    """Return the order of a data set that stands alone, as a loader has it."""
     settings = {name: getattr(order, name) for name in ("shuffle", "seed", "window", "lanes")}
-    alone = MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
-    num, borders = order.num_samples, np.arange(65)
-    its = {
-        "label_of": lambda _which, _epoch, place: place * 64 // num,
-        "label_counts": [np.diff(-(-borders * num // 64))],
-        "files": np.arange(len(order.chunk_starts) - 1),
-    }
-    return quality(alone, **its | options)
-
-
-def lanes_of(order, epoch: int) -> list:
-    """Return the order of each lane in one epoch."""
-    return [order.epoch(epoch, lane=lane) for lane in range(order.lanes)]
+    return MixtureOrder([np.diff(order.chunk_starts)], names=None, weights=None, **settings)
 
 
 def permute(index, *, size: int, key: int) -> np.ndarray:
