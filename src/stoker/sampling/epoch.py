@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._native import WindowOrder, permute, unpermute
-from stoker.arguments import integer
 from stoker.fields.offsets import Int64, offsets_of
 from stoker.hashing import order_key
 from stoker.host.forks import cached_property
@@ -29,19 +28,6 @@ from stoker.host.forks import cached_property
 MAX_SIZE = 1 << 62
 # Buckets of positions per slot: with 4, three positions out of four need no comparison at all.
 _BUCKETS_PER_SLOT = 4
-
-
-def as_index(index: npt.ArrayLike, *, stop: int = MAX_SIZE, name: str) -> Int64:
-    """Return `index` as contiguous int64, shape [B]; raises unless it holds integers, and all of them in [0, stop)."""
-    values = np.asarray(index)
-    if values.size and values.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, not {values.dtype}")
-    values = values.astype(np.int64, copy=False)
-    if values.size:
-        low, high = int(values.min()), int(values.max())
-        if low < 0 or high >= stop:
-            raise ValueError(f"{name} {low if low < 0 else high} lies outside [0, {stop})")
-    return np.ascontiguousarray(values)
 
 
 class Order:
@@ -68,8 +54,7 @@ class Order:
             each shuffled for itself, so that what came before stays as it was.
 
     Raises:
-        TypeError: `num_samples`, `seed`, `window` or `lanes` are no integers.
-        ValueError: One of them is too small, or there are more than 2**62 samples.
+        ValueError: There are more than 2**62 samples.
 
     Examples:
         >>> order = Order([3, 2, 4, 2], shuffle=False, seed=0, window=2)
@@ -88,15 +73,12 @@ class Order:
         lanes: int = 1,
         segments: Int64 | None = None,
     ) -> None:
-        counts = as_index(num_samples, name="num_samples")
+        counts = np.asarray(num_samples, dtype=np.int64)
         if float(counts.sum(dtype=np.float64)) > MAX_SIZE:
             raise ValueError("more than 2**62 samples")
         self.chunk_starts = offsets_of(counts)
         self.chunk_starts.setflags(write=False)
-        self.shuffle = bool(shuffle)
-        self.seed = integer(seed, "seed", at_least=None)
-        self.window = None if window is None else integer(window, "window")
-        self.lanes = integer(lanes, "lanes")
+        self.shuffle, self.seed, self.window, self.lanes = shuffle, seed, window, lanes
         self._held: dict[int, list[tuple[Int64, Int64, Int64]]] = {}  # what `held` returned: the same in every epoch
         self._members: tuple[Int64, ...] = (np.arange(counts.size, dtype=np.int64),)
         if segments is not None:
@@ -141,19 +123,12 @@ class Order:
         return found
 
     def epoch(self, epoch: int, *, lane: int = 0, num_epochs: int = 1) -> EpochOrder:
-        """Return the order of one lane in one epoch; a ValueError where there is none.
+        """Return the order of one lane in one epoch.
 
         For a lane with one chunk, `num_epochs` epochs may be taken as one: positions count through all of them.
         Costs a few milliseconds for 100,000 chunks, and 40 bytes a chunk as long as it is kept.
         """
         return EpochOrder(self, epoch=epoch, lane=lane, num_epochs=num_epochs)
-
-
-def checked_place(epoch: int, lane: int, lanes: int) -> tuple[int, int]:
-    """Return an epoch and a lane as integers, if there are such."""
-    if not 0 <= lane < lanes:
-        raise ValueError(f"lane {lane} lies outside [0, {lanes})")
-    return integer(epoch, "epoch", at_least=0), int(lane)
 
 
 def shares(segments: Sequence[int], lanes: int) -> list[tuple[int, ...]]:
@@ -181,7 +156,7 @@ class EpochOrder:
     """
 
     def __init__(self, order: Order, *, epoch: int, lane: int, num_epochs: int = 1) -> None:
-        self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
+        self.epoch, self.lane = epoch, lane
         self._shuffle, self._seed = order.shuffle, order.seed
         self._purpose = f"lane:{lane}:" if order.lanes > 1 else ""
 
@@ -241,7 +216,7 @@ class EpochOrder:
 
     def locate(self, positions: npt.ArrayLike) -> tuple[Int64, Int64]:
         """Return chunk and row of any positions in [0, num_samples). Shape [B] each."""
-        positions = as_index(positions, stop=self.num_samples, name="position")
+        positions = np.asarray(positions, dtype=np.int64)
         chunk, row = np.empty_like(positions), np.empty_like(positions)
         for window, members in self._by_window(self.window_starts, positions):
             slot, found = np.empty_like(members), np.empty_like(members)
@@ -249,9 +224,8 @@ class EpochOrder:
             chunk[members], row[members] = self.window_chunks(window)[slot], found
         return chunk, row
 
-    def positions_of(self, chunk: npt.ArrayLike, row: npt.ArrayLike) -> Int64:
+    def positions_of(self, chunk: Int64, row: Int64) -> Int64:
         """Return where in this lane and epoch samples stand, of those that it holds: the inverse of `locate`."""
-        chunk, row = as_index(chunk, name="chunk"), as_index(row, name="row")
         by_chunk, is_here = np.argsort(self._slot_chunks), np.isin(chunk, self._slot_chunks)
         slot = by_chunk[np.searchsorted(self._slot_chunks, chunk[is_here], sorter=by_chunk)]
         place = row[is_here] - self._row_shifts[slot]

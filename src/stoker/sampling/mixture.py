@@ -25,7 +25,7 @@ import numpy.typing as npt
 from stoker._native import mix_blocks
 from stoker.fields.offsets import Int64
 from stoker.hashing import order_key
-from stoker.sampling.epoch import MAX_SIZE, EpochOrder, Order, checked_place
+from stoker.sampling.epoch import MAX_SIZE, EpochOrder, Order
 
 Until = Literal["first", "last"]
 
@@ -145,7 +145,6 @@ class MixtureOrder:
     its lanes are as `Order` shares them out. For the other arguments see there, and `mixture_counts`.
 
     Raises:
-        TypeError: As `Order` says.
         ValueError: As `Order` and `mixture_counts` say, or a component has fewer samples than there are lanes.
 
     Examples:
@@ -169,9 +168,7 @@ class MixtureOrder:
         lanes: int = 1,
     ) -> None:
         self.is_alone, self.names = names is None, ("",) if names is None else tuple(names)
-        if not len(self.names) == len(num_samples) == len(set(self.names)) or not self.names:
-            raise ValueError(f"a mixture needs one name for each of its {len(num_samples)} components, each another")
-        self.shuffle, self.window, self.lanes, self.seed = bool(shuffle), window, lanes, int(seed)
+        self.shuffle, self.window, self.lanes, self.seed = shuffle, window, lanes, seed
         alone = [self._component(counts, component) for component, counts in enumerate(num_samples)]
         self.weights, self.until = weights, until
         self.leg: Leg | None = None
@@ -292,7 +289,7 @@ class MixtureEpoch:
     """
 
     def __init__(self, order: MixtureOrder, *, epoch: int, lane: int) -> None:
-        self.epoch, self.lane = checked_place(epoch, lane, order.lanes)
+        self.epoch, self.lane = epoch, lane
         self._order, self._phases = order, order.lane_phases[lane]
         self._sizes, self._counts, self._begins = order.streams_in(self.epoch, lane)
         # Positions before the leg, in its epoch, which another mixture decided; blocks are counted from there.
@@ -324,7 +321,6 @@ class MixtureEpoch:
 
     def components(self, start: int, stop: int) -> Int64:
         """Return the component of each position in [start, stop). Shape [B]."""
-        self._check(start, stop)
         if start == stop or len(self._counts) == 1:
             return np.zeros(stop - start, dtype=np.int64)
         start, stop = start - self.first, stop - self.first
@@ -339,7 +335,6 @@ class MixtureEpoch:
 
         The samples at the positions where `components` says d are those of d's ranges, one after the other.
         """
-        self._check(start, stop)
         found: list[ComponentRange] = []
         given = zip(self.given_before(start), self.given_before(stop), strict=True)
         for component, (first, last) in enumerate(given):
@@ -436,8 +431,9 @@ class MixtureEpoch:
 
     def _given_before(self, position: int) -> tuple[int, ...]:
         """Return how many samples each component has given before a position, or before the end, from `first` on."""
-        self._check(position, position)
         position -= self.first
+        if not 0 <= position <= self._size:
+            raise ValueError(f"position {position} lies outside [0, {self._size}]")
         if len(self._counts) == 1:
             return (position,)
         if position == self._size:
@@ -446,10 +442,6 @@ class MixtureEpoch:
         before = self._before(block)
         counts = np.bincount(self._block(block)[: position - sum(before)], minlength=len(before)).tolist()
         return tuple(n + m for n, m in zip(before, counts, strict=True))
-
-    def _check(self, start: int, stop: int) -> None:
-        if not self.first <= start <= stop <= self.num_samples:
-            raise ValueError(f"positions [{start}, {stop}) lie outside [{self.first}, {self.num_samples})")
 
 
 def _interleaved(counts: Sequence[int], phases: Sequence[tuple[int, int]]) -> Int64:

@@ -203,10 +203,9 @@ class Position:
 
     def after(self, step: int, steps: Steps) -> Position:
         """Return the position once `step` of `steps` is handed over: after the last one, the next epoch's beginning."""
-        consumed = steps.consumed_before(step + 1)
-        if consumed < self.num_consumed:
-            raise ValueError(f"after step {step} {consumed} samples are consumed: fewer than {self.num_consumed}")
-        return self.at(self.epoch + 1) if step + 1 == steps.num_steps else replace(self, num_consumed=consumed)
+        if step + 1 == steps.num_steps:
+            return self.at(self.epoch + 1)
+        return replace(self, num_consumed=steps.consumed_before(step + 1))
 
     def settled(self, steps: Steps) -> Position:
         """Return where the next batch comes from: here, or in the next epoch if no step is left of one under way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +79,7 @@ class Steps:
         first: Position in each lane from which on samples are taken as padding.
 
     Raises:
-        TypeError: A number is no integer.
-        ValueError: The batch is no multiple of the lanes, `start` is not a place where a step can begin, or
-            `remainder` is none of its three words.
+        ValueError: The batch is no multiple of the lanes, or `start` is not a place where a step can begin.
 
     Examples:
         >>> steps = Steps(lane_sizes=(22,), global_batch_size=8, remainder="pad")
@@ -96,10 +94,6 @@ class Steps:
     first: int = 0
 
     def __post_init__(self) -> None:
-        integer(self.global_batch_size, "global_batch_size")
-        integer(self.start, "start", at_least=None)
-        if self.remainder not in get_args(Remainder):
-            raise ValueError(f"remainder must be 'keep', 'drop' or 'pad', not {self.remainder!r}")
         if self.global_batch_size % self.num_lanes:
             raise ValueError(
                 f"each of {self.num_lanes} lanes gives an equal part of every batch: a global batch of "

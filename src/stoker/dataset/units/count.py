@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker._native import best_fit as fit_into
+from stoker._native import best_fit
 from stoker.arrow import numbers_in
 from stoker.columns.plan import plan_fields
 from stoker.dataset.catalogue import Catalogue, OnCount
@@ -194,12 +194,12 @@ def _count_weights(
             f"the weight {unit.column!r} is 0 in every one of {len(weights):,} rows, {where}: no sample could be drawn",
             url=first.url,
         )
-    cumulated = cumulate(weights)
+    cumulated = _cumulate(weights)
     numbers = {"num_unused_rows": int(np.count_nonzero(np.diff(cumulated) == 0))}
     return Index(row_starts=row_starts, arrays={"cumulated": cumulated}, numbers=numbers)
 
 
-def cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
+def _cumulate(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Int64:
     """Return weights as integers, added up: exactly in proportion, as far as 62 bits hold their sum.
 
     Weights are finite, not negative, and not all 0. Shape [N]. The result goes from 0 to their sum. Shape [N + 1].
@@ -242,7 +242,7 @@ def _pack_lengths(unit: Pack, counts: Int64, row_starts: Int64) -> Index:
         before = token_starts[:-1] - np.repeat(borders[:-1], np.diff(row_starts))
         num_torn = int(np.count_nonzero(before // unit.length != (before + np.maximum(lengths, 1) - 1) // unit.length))
     else:
-        fitted = [best_fit(lengths[start:stop], length=unit.length) for start, stop in pairwise(row_starts.tolist())]
+        fitted = [_best_fit(lengths[start:stop], length=unit.length) for start, stop in pairwise(row_starts.tolist())]
         unit_starts = offsets_of(np.array([len(starts) - 1 for _, _, starts in fitted], np.int64))
         chunk_starts = offsets_of(np.array([len(rows) for rows, _, _ in fitted], np.int64))
         shifted = (starts[:-1] + at for (_, _, starts), at in zip(fitted, chunk_starts[:-1], strict=True))
@@ -257,20 +257,12 @@ def _pack_lengths(unit: Pack, counts: Int64, row_starts: Int64) -> Index:
     return Index(row_starts=row_starts, arrays={**arrays, "unit_starts": unit_starts}, numbers=numbers)
 
 
-def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
+def _best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
     """Cut documents longer than a row at its length, and put the pieces into rows, longest first, best fit.
 
     Every piece goes into the row that it leaves the least room in; of several, the one filled last. Rows come in the
-    order of their first document, and pieces within a row in that of theirs.
-
-    Args:
-        lengths: Tokens of each document; those without tokens are in no row. Shape [N].
-        length: Tokens of a row.
-
-    Returns:
-        Document of each piece, row by row. Shape [P].
-        Its first token in the document. Shape [P].
-        First piece of each row, and the end. Shape [R + 1].
+    order of their first document, and pieces within a row in that of theirs. Returns the document of each piece, row by
+    row, and its first token there, both [P]; and the first piece of each row, and the end, [R + 1].
 
     Source:
         Ding et al., "Fewer truncations improve language modeling", ICML 2024: best-fit packing, with a tree over the
@@ -279,7 +271,7 @@ def best_fit(lengths: Int64, *, length: int) -> tuple[Int64, Int64, Int64]:
     num_pieces = int((-(-lengths // length)).sum())
     document, first = np.empty(num_pieces, np.int64), np.empty(num_pieces, np.int64)
     starts = np.empty(num_pieces + 1, np.int64)
-    num_rows = fit_into(lengths, length, document, first, starts)
+    num_rows = best_fit(lengths, length, document, first, starts)
     return document, first, starts[: num_rows + 1].copy()
 
 
