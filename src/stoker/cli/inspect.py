@@ -17,7 +17,7 @@ from stoker.cli.target import counting, target_of, unit_of
 from stoker.columns import ColumnAnswer
 from stoker.dataset.mixture import Mixture
 from stoker.paint import print_facts, print_json, print_line, table
-from stoker.plan.inspection import DatasetInspection, Inspection, SourceOverview, inspect
+from stoker.plan.inspection import DatasetInspection, Inspection, inspect
 from stoker.plan.savings import BATCH_SIZE, NarrowingFound, SharingFound, find_narrowing, find_sharing
 from stoker.words import bytes_text, count_text, plain_number, some_of
 
@@ -67,17 +67,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _print_inspection(found: DatasetInspection, console: Console, *, is_part: bool = False) -> None:
     """Print what is known of a data set, alone or as a part of a mixture."""
-    source, catalogue = found.source, found.catalogue
+    catalogue = found.catalogue
     print_line(console, some_of(catalogue.dataset.sources, 1), "bold")
-    rows = count_text(source.num_rows, "row")
-    if found.num_samples != source.num_rows:
+    rows = count_text(found.num_rows, "row")
+    if found.num_samples != found.num_rows:
         why = "are not deleted" if catalogue.dataset.filter is None else "pass the filter"
         rows += f", {count_text(found.num_samples)} {why}"
     chunk_bytes = bytes_text(catalogue.dataset.chunk_bytes)
     facts = {
-        "files": f"{count_text(source.num_files)}, {bytes_text(source.size_bytes)}",
+        "files": f"{count_text(len(catalogue.files))}, {bytes_text(catalogue.file_bytes)}",
         "rows": rows,
-        "row groups": f"{count_text(source.num_row_groups)}{_group_text(source)}",
+        "row groups": f"{count_text(len(found.groups))}{_group_text(found)}",
         "chunks": f"{count_text(len(catalogue))}, each of up to about {chunk_bytes} decoded",
         "an epoch": "" if found.units is None else str(found.units),
     }
@@ -101,10 +101,10 @@ def _print_problems(found: DatasetInspection | Inspection, console: Console, wha
         print_line(console, f"  {problem}")
 
 
-def _group_text(source: SourceOverview) -> str:
-    if not source.num_row_groups:
+def _group_text(found: DatasetInspection) -> str:
+    if not len(found.groups):
         return ""
-    (fewest, median, most), (least_bytes, median_bytes, most_bytes) = source.rows_a_group, source.bytes_a_group
+    (fewest, median, most), (least_bytes, median_bytes, most_bytes) = found.spreads
     if fewest == most:
         return f" of {count_text(median, 'row')}, {bytes_text(median_bytes)} before compression"
     num = f"{count_text(fewest)} to {count_text(most)} rows (median {count_text(median)})"
@@ -116,7 +116,7 @@ def _print_columns(found: DatasetInspection, console: Console) -> None:
     heads = ["column", "Arrow type", becomes, "bytes", "nulls"]
     rows: list[list[str | Text]] = []
     for alike in _runs(found):
-        first, num, nulls = alike[0], len(alike), found.source.nulls.get(alike[0].column, 0)
+        first, num, nulls = alike[0], len(alike), found.nulls.get(alike[0].column, 0)
         size = ""
         if first.sample_bytes is not None:
             exact = plain_number(first.sample_bytes)
@@ -140,7 +140,7 @@ def _runs(found: DatasetInspection) -> list[list[ColumnAnswer]]:
 
     def kind(answer: ColumnAnswer) -> tuple[object, ...]:
         names = (re.sub(r"\d+", "#", name) for name in (answer.column, answer.field or ""))
-        is_refused, nulls = answer.problem is not None, found.source.nulls.get(answer.column, 0)
+        is_refused, nulls = answer.problem is not None, found.nulls.get(answer.column, 0)
         return (*names, answer.arrow_type, answer.becomes, answer.sample_bytes, is_refused, nulls)
 
     runs: list[list[ColumnAnswer]] = []
@@ -217,19 +217,20 @@ def _print_mixture(found: Inspection, mixture: Mixture, console: Console) -> Non
 
 
 def _inspection_json(found: DatasetInspection) -> dict[str, object]:
-    source, dataset = found.source, found.catalogue.dataset
+    catalogue = found.catalogue
+    rows, num_bytes = (dict(zip(("min", "median", "max"), spread, strict=True)) for spread in found.spreads)
     return {
-        "sources": list(map(str, dataset.sources)),
-        "fingerprint": found.catalogue.fingerprint,
-        "num_files": source.num_files,
-        "size_bytes": source.size_bytes,
-        "num_rows": source.num_rows,
+        "sources": list(map(str, catalogue.dataset.sources)),
+        "fingerprint": catalogue.fingerprint,
+        "num_files": len(catalogue.files),
+        "size_bytes": catalogue.file_bytes,
+        "num_rows": found.num_rows,
         "num_samples": found.num_samples,
-        "num_row_groups": source.num_row_groups,
-        "rows_a_row_group": dict(zip(("min", "median", "max"), source.rows_a_group, strict=True)),
-        "bytes_a_row_group": dict(zip(("min", "median", "max"), source.bytes_a_group, strict=True)),
-        "num_chunks": len(found.catalogue),
-        "columns": [asdict(answer) | {"num_nulls": source.nulls.get(answer.column, 0)} for answer in found.columns],
+        "num_row_groups": len(found.groups),
+        "rows_a_row_group": rows,
+        "bytes_a_row_group": num_bytes,
+        "num_chunks": len(catalogue),
+        "columns": [asdict(answer) | {"num_nulls": found.nulls.get(answer.column, 0)} for answer in found.columns],
         "spec": None if found.spec is None else found.spec.to_json(),
         "problems": list(found.problems),
         "record_bytes": None if found.spec is None else found.spec.record_bytes,

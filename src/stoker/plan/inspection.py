@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker.arrow import is_text
 from stoker.cache.builder import empty_arrays
 from stoker.cache.folder import is_cache
 from stoker.cache.format import PAGE_BYTES
@@ -22,6 +22,7 @@ from stoker.dataset.dataset import Dataset
 from stoker.dataset.mixture import Mixture
 from stoker.dataset.units.kinds import SamplingUnit
 from stoker.errors import FieldError
+from stoker.fields.offsets import Int64
 from stoker.fields.spec import Spec
 from stoker.loader.opened import check_known_nulls
 from stoker.loader.orders import CountedSet, UnitsReport, window_chunks
@@ -33,38 +34,16 @@ from stoker.storage.each import for_each
 # In front of each value where strings lie plainly in a page.
 _LENGTH_BYTES = 4
 
-Spread: TypeAlias = tuple[int, int, int]
-"""Minimum, median and maximum of some numbers; zeros where there are none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceOverview:
-    """What lies at the source, all of it, whatever is filtered out.
-
-    Attributes:
-        size_bytes: Of the files, compressed, all columns.
-        bytes_a_group: Bytes of a row group before compression, all columns.
-        nulls: Column -> nulls in it, None where the footers do not say. Only those of row groups that are read, and
-            without columns that lie in the paths.
-        values_a_row: Column of lists or strings -> mean number of innermost values in a row, an estimate; strings
-            count bytes. Columns whose footers say too little are missing.
-    """
-
-    num_files: int
-    size_bytes: int
-    num_rows: int
-    num_row_groups: int
-    rows_a_group: Spread
-    bytes_a_group: Spread
-    nulls: dict[str, int | None]
-    values_a_row: dict[str, float]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInspection:
     """What is known of one data set before any row is read.
 
     Attributes:
+        groups: Rows of every row group, and its bytes before compression, all columns; whatever is filtered out. int64,
+            shape [G, 2].
+        nulls: Column -> nulls in it, None where the footers do not say. Only those of row groups that are read, and
+            without columns that lie in the paths.
         columns: What becomes of each column; with a transform, what it would be without one.
         spec: What a sample is; None where columns are refused, or only a transform that has not run yet knows.
         problems: Why a loader would refuse it, each with the way out.
@@ -73,12 +52,25 @@ class DatasetInspection:
     """
 
     catalogue: Catalogue
-    source: SourceOverview
+    groups: Int64
+    nulls: Mapping[str, int | None]
     columns: tuple[ColumnAnswer, ...]
     spec: Spec | None
     problems: tuple[str, ...]
     num_present: int | None
     units: UnitsReport | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return int(self.groups[:, 0].sum())
+
+    @property
+    def spreads(self) -> list[list[int]]:
+        """Minimum, median and maximum of the rows of row groups, and of their bytes; zeros where there are none."""
+        some = self.groups if len(self.groups) else np.zeros((1, 2), np.int64)
+        found: list[list[int]] = np.quantile(some, (0, 0.5, 1), axis=0).astype(int).T.tolist()
+        return found
 
     @property
     def num_samples(self) -> int:
@@ -190,8 +182,8 @@ def inspect(
 
 def _inspect_set(known: CountedSet, cache: Path | None) -> DatasetInspection:
     catalogue, dataset, unit = known.catalogue, known.catalogue.dataset, known.unit
-    source = _overview(catalogue)
-    columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=source.values_a_row))
+    groups, values_a_row = _overview(catalogue)
+    columns = tuple(plan_table(catalogue.schema, dataset.fields, values_per_sample=values_a_row))
     spec, problems = (known.spec, ()) if dataset.transform is not None else _planned(known, columns)
     if unit is not None and spec is not None:
         unit.check(spec)
@@ -201,7 +193,10 @@ def _inspect_set(known: CountedSet, cache: Path | None) -> DatasetInspection:
             num_present = sum(store.has(catalogue.key(i)) for i in range(len(catalogue)))
     return DatasetInspection(
         catalogue=catalogue,
-        source=source,
+        groups=groups,
+        nulls={
+            name: None if (counts < 0).any() else int(counts.sum()) for name, counts in catalogue.null_counts.items()
+        },
         columns=columns,
         spec=spec,
         problems=problems,
@@ -224,13 +219,17 @@ def _planned(known: CountedSet, columns: tuple[ColumnAnswer, ...]) -> tuple[Spec
     return spec, ()
 
 
-def _overview(catalogue: Catalogue) -> SourceOverview:
-    """Return what the footers say; they are read from the source only where opening did not keep them."""
-    groups: list[npt.NDArray[np.int64]] = [np.empty((0, 2), np.int64)] * len(catalogue.files)
+def _overview(catalogue: Catalogue) -> tuple[Int64, dict[str, float]]:
+    """Return rows and bytes of every row group, and how many innermost values a row of lists or strings has on average.
+
+    The latter are estimates, of which strings count bytes; columns whose footers say too little are missing. Footers
+    are read from the source only where opening did not keep them.
+    """
+    groups: list[Int64] = [np.empty((0, 2), np.int64)] * len(catalogue.files)
     long = {
-        field.name: _is_text(field.type)
+        field.name: _is_bytes(field.type)
         for field in catalogue.schema
-        if pa.types.is_nested(field.type) or _is_text(field.type)
+        if pa.types.is_nested(field.type) or _is_bytes(field.type)
     }
     # Of each file and column, values and the rows that have them.
     sums = np.zeros((len(catalogue.files), len(long), 2))
@@ -239,36 +238,25 @@ def _overview(catalogue: Catalogue) -> SourceOverview:
         footer = catalogue.footer(i)
         rows, num_bytes = footer.groups["num_rows"], footer.groups["total_bytes"]
         groups[i] = np.stack([rows, num_bytes], axis=1)
-        for k, (name, is_text) in enumerate(long.items()):
+        for k, (name, is_bytes) in enumerate(long.items()):
             value = dict(catalogue.listed[i].partition).get(name)
             if value is not None:
                 sums[i, k] = len(value.encode("utf-8", "surrogateescape")) * rows.sum(), rows.sum()
             for leaf in footer.layout.leaves_of(name):
-                values = _num_values(footer, leaf, is_text=is_text)
+                values = _num_values(footer, leaf, is_bytes=is_bytes)
                 sums[i, k] += values[values >= 0].sum(), rows[values >= 0].sum()
 
     for_each(len(groups), work, num_threads=NUM_THREADS)
-    every = np.concatenate([np.empty((0, 2), np.int64), *groups])
-    spreads = np.quantile(every, (0, 0.5, 1), axis=0).astype(int) if len(every) else np.zeros((3, 2), int)
-    nulls = catalogue.null_counts.items()
     values = zip(long, sums.sum(axis=0).tolist(), strict=True)
-    return SourceOverview(
-        num_files=len(catalogue.files),
-        size_bytes=catalogue.file_bytes,
-        num_rows=int(every[:, 0].sum()),
-        num_row_groups=len(every),
-        rows_a_group=tuple(spreads[:, 0].tolist()),
-        bytes_a_group=tuple(spreads[:, 1].tolist()),
-        nulls={name: None if (counts < 0).any() else int(counts.sum()) for name, counts in nulls},
-        values_a_row={name: num / num_rows for name, (num, num_rows) in values if num_rows},
-    )
+    values_a_row = {name: num / num_rows for name, (num, num_rows) in values if num_rows}
+    return np.concatenate([np.empty((0, 2), np.int64), *groups]), values_a_row
 
 
-def _num_values(footer: Footer, leaf: int, *, is_text: bool) -> npt.NDArray[np.float64]:
+def _num_values(footer: Footer, leaf: int, *, is_bytes: bool) -> npt.NDArray[np.float64]:
     """Return about how many innermost values a leaf has in each row group, bytes of text; -1 where nobody knows."""
     chunks = footer.chunks[:, leaf]
     values = chunks["num_values"].astype(np.float64)
-    if not is_text:
+    if not is_bytes:
         return values
     plain = np.maximum(chunks["uncompressed_bytes"] - _LENGTH_BYTES * values, 0)
     # A dictionary has each word once, so its size says nothing; the first and the last word are two samples.
@@ -277,10 +265,10 @@ def _num_values(footer: Footer, leaf: int, *, is_text: bool) -> npt.NDArray[np.f
     return np.where(chunks["unencoded_bytes"] >= 0, chunks["unencoded_bytes"], told)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_bytes(kind: pa.DataType) -> bool:
     while pa.types.is_nested(kind) and kind.num_fields == 1:
         kind = kind.field(0).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    names = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
-    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+    types = pa.types
+    return is_text(kind) or any(is_so(kind) for is_so in (types.is_binary, types.is_large_binary, types.is_binary_view))
