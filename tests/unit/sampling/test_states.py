@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker import Dataset, Loader, ResumeError, Shard
+from stoker import Dataset, Loader, ResumeError
 from stoker.testing import MemoryStorage, write_parquet
 
 NUM_ROWS = 22
@@ -68,12 +68,6 @@ def test_an_epoch_too_small_for_a_batch_is_an_epoch_without_steps():
 def test_a_place_at_which_no_step_begins_is_refused(consumed, lanes):
     with loader_of(lanes=lanes) as made, pytest.raises(ResumeError, match=f"no step begins behind {consumed} samples"):
         made.load_state_dict(made.state_dict() | {"num_consumed": consumed})
-
-
-@pytest.mark.parametrize("rank", ["0", 0.0, True])
-def test_a_rank_that_is_no_integer_is_a_type_error(rank):
-    with pytest.raises(TypeError, match="rank must be an integer"):
-        Shard(rank, 2)
 
 
 @pytest.mark.parametrize(
