@@ -78,7 +78,7 @@ def dataset_of(sizes, *, folder="lake"):
     """Return a data set of one chunk of each size; one without rows is none."""
     storage = MemoryStorage()
     for number, size in enumerate(sizes):
-        write_parquet(storage, {"id": range(size)}, url=f"{folder}/{number:02}.parquet")
+        write_parquet(storage, {"id": np.arange(size)}, url=f"{folder}/{number:02}.parquet")
     return Dataset(folder, storage=storage)
 
 
@@ -109,7 +109,7 @@ def page_order(settings):
     }
 
 
-@examples(30)
+@examples(25)
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12), settings=orders(), epoch=st.integers(0, 3))
 def test_every_step_has_the_samples_that_the_page_gives_it(sizes, settings, epoch):
     counts, order = [size for size in sizes if size], page_order(settings)
@@ -121,7 +121,7 @@ def test_every_step_has_the_samples_that_the_page_gives_it(sizes, settings, epoc
 @examples(15)
 @given(
     sizes=st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=5), min_size=1, max_size=4),
-    times=st.sampled_from([1, 15]),  # an epoch of one block, or of several
+    times=st.sampled_from([1, 1, 15]),  # an epoch of one block, or of several
     weights=st.none() | st.lists(st.sampled_from([1, 2, 0.3, 2.25, 9.5]), min_size=4, max_size=4),
     until=st.sampled_from(["first", "last"]),
     settings=orders(),

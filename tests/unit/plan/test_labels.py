@@ -47,7 +47,7 @@ def measured(told, dataset, *options, batch_size=BATCH_SIZE):
 
 def check(told, dataset, classes, *options, **loader_options):
     """Check that the command measures what the textbook does on the batches of such a loader."""
-    found = measured(told, dataset, "--seed", 3, "--window", 2, *options)
+    found = measured(told, dataset, "--seed", 3, "--window", 2, "--batches", 10_000, *options)
     expected = textbook(dataset, np.array(classes), shuffle=True, seed=3, window=2, **loader_options)
     names = ("chi_square", "num_chunks_a_batch", "num_files_a_batch")
     np.testing.assert_allclose([found[name] for name in names], expected)

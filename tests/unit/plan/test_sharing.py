@@ -50,14 +50,14 @@ def test_the_key_and_what_hangs_on_it_are_found(tmp_path, sharing):
 
 
 def test_what_is_found_is_what_sharing_saves(tmp_path, sharing):
-    options = {"num_rows": 24_000, "chunk_size": "32MiB"}
-    found = sharing(data_in(tmp_path / "data", **options))
+    options = {"columns": ["q_weight", "session_id", "user", "context_0", "context_2"]}
+    found = sharing(data_in(tmp_path / "data", num_rows=50_000, chunk_size="32MiB", **options))
     assert found["deduplicate"] == {"session_id": found["keys"][0]["patterns"]}
     sizes = []
     for name, keys in (("a", None), ("b", found["deduplicate"])):
-        dataset = stoker.Dataset(tmp_path / "data", deduplicate=keys)
+        dataset = stoker.Dataset(tmp_path / "data", deduplicate=keys, **options)
         with stoker.Loader(dataset, batch_size=4096, cache=tmp_path / name) as loader:
-            assert sum(len(batch["label"]) for batch in loader) == 24_000
+            assert sum(len(batch["user"]) for batch in loader) == 50_000
         sizes.append(sum(path.stat().st_size for path in (tmp_path / name).glob("chunks/*")))
     assert sizes[0] / sizes[1] == pytest.approx(found["row_bytes"] / found["kept_bytes"], rel=0.1)
 

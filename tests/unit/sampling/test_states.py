@@ -18,7 +18,7 @@ def loader_of(**options):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def loader():
     with loader_of() as made:
         yield made
