@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 from tests.oracles import permutation as oracle
 from tests.oracles.order_page import page
@@ -109,8 +109,13 @@ def page_order(settings):
     }
 
 
+SMALL = {"shuffle": True, "seed": 1, "window": "all", "remainder": "pad", "rank": 0, "world_size": 1}
+
+
 @examples(25)
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12), settings=orders(), epoch=st.integers(0, 3))
+@example(sizes=[1], settings=SMALL | {"lanes": 2, "global_batch_size": 4}, epoch=0)  # one lane is empty
+@example(sizes=[3], settings=SMALL | {"lanes": 1, "global_batch_size": 8}, epoch=0)  # repeated more than once
 def test_every_step_has_the_samples_that_the_page_gives_it(sizes, settings, epoch):
     counts, order = [size for size in sizes if size], page_order(settings)
     with Loader(dataset_of(sizes), **settings) as loader:

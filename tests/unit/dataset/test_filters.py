@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from stoker import Dataset, Loader, SourceError
+from stoker import Dataset, SourceError
 from stoker.testing import MemoryStorage, write_parquet
 
 
@@ -183,15 +183,6 @@ def test_a_filter_that_does_not_fit_the_columns_is_named_beside_the_reason(filte
     with pytest.raises(ValueError, match=f"^filters: .*{says}") as caught:
         Dataset("a", storage=storage, filters=filters).open()
     assert "\n" not in str(caught.value)
-
-
-def test_rows_keep_their_order():
-    storage = MemoryStorage()
-    write_parquet(storage, {"a": np.arange(2_000_000)}, url="a")
-    dataset = Dataset("a", storage=storage, filters=pc.bit_wise_and(pc.field("a"), 1) == 0)
-    with Loader(dataset, batch_size=1_000_000) as loader:
-        (batch,) = loader
-    assert np.array_equal(batch["a"], np.arange(0, 2_000_000, 2))
 
 
 NAN = float("nan")

@@ -152,8 +152,11 @@ def test_values_that_pack_puts_in_are_completed_for_every_field():
 def test_neighbours_of_any_type_are_one_group_where_their_values_are_equal(kind, values):
     runs = itertools.groupby(range(len(values)), key=lambda i: repr(values[i]))
     expected = [list(run) for _, run in runs]
+    columns = {"key": pa.array(values, kind)}
     for row_group_size in (6, 2):
-        assert units_in({"key": pa.array(values, kind)}, group_by="key", row_group_size=row_group_size) == expected
+        assert units_in(columns, group_by="key", row_group_size=row_group_size) == expected
+    with loader_of(columns, group_by="key") as loader:
+        assert loader.units.num_reappearing == len(expected) - len(set(map(repr, values)))
 
 
 @examples(10)
