@@ -6,8 +6,6 @@ A state machine plays several stores on one folder against a dict; crashes fall 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -66,10 +64,6 @@ class KilledFiles(Files):
     def replace(self, *names):
         self._live()
         super().replace(*names)
-
-    def link(self, *names):
-        self._live()
-        super().link(*names)
 
     def remove(self, folder, name):
         self._live()
@@ -186,8 +180,8 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "stores"):
             return
         store = self.stores[0]
-        report = admin.verify(store)
-        assert report.corrupt == report.strays == ()
+        _, corrupt, strays = admin.verify(store)
+        assert corrupt == strays == []
         assert self.kept <= {i for i in range(NUM_KEYS) if store.has(key(i))}
         if self.limit is not None:
             assert store.disk.folder.count_bytes() <= self.limit
@@ -225,7 +219,7 @@ def test_a_crash_between_any_two_changes_leaves_a_cache_that_works(lives, tmp_pa
         assert was_killed == (lives < NUM_CHANGES_LARGE), "NUM_CHANGES_LARGE must be the changes that publishing takes"
     with Store(tmp_path / "cache") as store:
         assert list((tmp_path / "cache" / "tmp").iterdir()) == []
-        assert admin.verify(store).corrupt == ()
+        assert admin.verify(store)[1] == []
         assert same_fields(read_arrays(store.path_of(key(0))), arrays_of(SPEC, N, 0))
         put(store, 1, 2)
         assert same_fields(read_arrays(store.path_of(key(1))), arrays_of(SPEC, N, 2))
@@ -237,68 +231,4 @@ def test_a_crash_while_the_folder_is_made_leaves_a_folder_that_can_be_made(lives
         Store(tmp_path / "cache", files=KilledFiles(lives)).close()
     with Store(tmp_path / "cache") as store:
         put(store, 1, 1)
-        assert admin.verify(store).num_chunks == 1
-
-
-class FailingFiles(Files):
-    """A disk whose n-th change from now on fails, once."""
-
-    left, number = -1, 0
-
-    def _change(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise OSError(self.number, os.strerror(self.number))
-
-    def create(self, *names, **options):
-        self._change()
-        return super().create(*names, **options)
-
-    def write(self, fd, data, *, offset):
-        self._change()
-        super().write(fd, data, offset=offset)
-
-    def reserve(self, fd, size_bytes):
-        self._change()
-        super().reserve(fd, size_bytes)
-
-    def replace(self, *names):
-        self._change()
-        super().replace(*names)
-
-    def link(self, *names):
-        self._change()
-        super().link(*names)
-
-    def remove(self, *names):
-        self._change()
-        return super().remove(*names)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE])
-def test_a_disk_that_fails_at_any_change_loses_no_chunk_and_no_room(number, tmp_path, caplog):
-    num_failures = 0
-    for n in range(1, NUM_CHANGES + 3):
-        files, folder = FailingFiles(), tmp_path / str(n)
-        with Store(folder, limit_bytes=3 * SIZE_BYTES, files=files) as store:
-            use(store, range(NUM_KEYS))
-            caplog.clear()
-            files.left, files.number = n, number
-            put(store, 0, 1)
-            num_failures += files.left <= 0
-            with store.open(key(0)) as chunk:
-                assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 1))
-                assert chunk.is_kept or str(folder) in caplog.text
-            files.left = -1
-            for i in range(1, NUM_KEYS):
-                put(store, i, i % 4)
-            assert store.disk.folder.count_bytes() <= 3 * SIZE_BYTES
-        with Store(folder, limit_bytes=3 * SIZE_BYTES) as store:
-            use(store, range(NUM_KEYS))
-            assert list((folder / "tmp").iterdir()) == []
-            assert admin.verify(store).corrupt == ()
-            for i in range(NUM_KEYS):
-                if not store.has(key(i)):
-                    put(store, i, i % 4)
-            assert store.disk.folder.count_bytes() == 3 * SIZE_BYTES
-    assert num_failures >= NUM_CHANGES
+        assert len(admin.verify(store)[0]) == 1

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from stoker.cache.disk import DatasetEntry
 from stoker.cache.store import Store
 from stoker.errors import CacheError, without_secrets
 from stoker.words import some_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifyReport:
-    """What a check of a whole cache found: paths and reasons of what is corrupt, and what is stray among the chunks."""
-
-    num_chunks: int
-    num_bytes: int
-    corrupt: tuple[tuple[Path, str], ...]
-    strays: tuple[Path, ...]
 
 
 def entries(store: Store) -> list[DatasetEntry]:
@@ -35,11 +25,14 @@ def entries(store: Store) -> list[DatasetEntry]:
     return [*found, DatasetEntry(chunks=unclaimed)] if unclaimed else found
 
 
-def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[int], object] = lambda _: None) -> VerifyReport:
+def verify(
+    store: Store, *, fix: bool = False, on_chunk: Callable[[int], object] = lambda _: None
+) -> tuple[dict[str, int], list[tuple[Path, str]], list[Path]]:
     """Compare the checksums of every chunk, whose bytes are told to `on_chunk` then.
 
-    What is corrupt or stray is removed by `fix`, so that it is built again; a folder among the chunks stays. A cache
-    that cannot be written to raises a `CacheError` then, before anything is read.
+    Returns the chunks, key -> bytes; paths and reasons of the corrupt ones; and paths of what is stray among them. What
+    is corrupt or stray is removed by `fix`, so that it is built again; a folder among the chunks stays. A cache that
+    cannot be written to raises a `CacheError` then, before anything is read.
     """
     folder = store.disk.folder
     if fix and not store.disk.locks.is_writable:
@@ -55,12 +48,7 @@ def verify(store: Store, *, fix: bool = False, on_chunk: Callable[[int], object]
     for name in strays if fix else ():
         with contextlib.suppress(OSError):  # a folder, which is not ours to empty
             folder.files.remove(folder.chunks, name)
-    return VerifyReport(
-        num_chunks=len(chunks),
-        num_bytes=sum(chunks.values()),
-        corrupt=tuple(corrupt),
-        strays=tuple(store.path / "chunks" / name for name in strays),
-    )
+    return chunks, corrupt, [store.path / "chunks" / name for name in strays]
 
 
 def choose(entries: Sequence[DatasetEntry], names: Sequence[str]) -> list[DatasetEntry]:

@@ -34,7 +34,6 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.hashing import fingerprint
-from stoker.host.forks import cached_property
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.storage.failures import is_of_surroundings
 
@@ -83,9 +82,12 @@ class Builder:
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
+        # Columns that may come as dictionaries; none for a transform, which gets all columns as they are.
+        self._coded: frozenset[str] = frozenset()
         self._processes: TransformProcesses | None = None
         if (transform := self._dataset.transform) is None:
-            self._spec = self._plan(catalogue.schema)
+            self._spec = plan_sample(catalogue.schema, self._dataset)
+            self._coded = self._converter.coded(catalogue.schema)
         elif num_processes is not None:
             self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
@@ -126,12 +128,6 @@ class Builder:
         """Chunks whose rows were replaced by others, of those that were built or met here."""
         return len(self._substituted)
 
-    @cached_property
-    def _coded(self) -> frozenset[str]:
-        """Columns that may come as dictionaries; none for a transform, which gets all columns as they are."""
-        is_plain = self._dataset.transform is None
-        return self._converter.coded(self.catalogue.schema) if is_plain else frozenset()
-
     # ------------------------------------------------------------------ what a sample is
 
     def find_spec(self, first: int | None = None) -> Spec:
@@ -150,11 +146,8 @@ class Builder:
                     self._spec = self._spec_of_chunk(int(filled[0]) if first is None else first)
                 else:
                     result = self._transformed(self.catalogue.schema.empty_table(), "an empty table")
-                    self._spec = self._plan(result.schema)
+                    self._spec = plan_sample(result.schema, self._dataset)
             return self._spec
-
-    def _plan(self, schema: pa.Schema) -> Spec:
-        return plan_sample(schema, self._dataset)
 
     def _spec_of_chunk(self, i: int) -> Spec:
         wait = threading.Event().wait
@@ -300,7 +293,7 @@ class Builder:
         with noted("converting", fragment), self._on_stage.span("convert", self.catalogue.size_of(table)):
             arrays = self._converter.convert(columns, where=str(fragment))
             if spec is None:
-                spec = self._plan(columns.schema)
+                spec = plan_sample(columns.schema, self._dataset)
         return arrays, spec
 
     def _transformed(self, table: pa.Table, where: str) -> pa.Table:
@@ -401,7 +394,8 @@ class Builder:
                 is_sound = True
                 with self.permits:
                     self.permits.take()
-                    made = self._convert(j, _cycled(table, int(self.catalogue.num_samples[j])), spec_there)
+                    rows = np.arange(self.catalogue.num_samples[j]) % table.num_rows
+                    made = self._convert(j, table.take(pa.array(rows)), spec_there)
                 key = substitute_key(self.catalogue, j)
                 self._publish(j, key, made, must_be_kept=must_be_kept, donor=donor)
             except StokerError as other:
@@ -484,10 +478,3 @@ def _empty(entry: Entry, num_levels: int) -> Array | Ragged:
     if num_levels:
         return Ragged(_empty(entry, num_levels - 1), np.zeros(1, dtype=np.int64))
     return np.empty((0, *entry.shape), dtype=entry.dtype)
-
-
-def _cycled(table: pa.Table, num_rows: int) -> pa.Table:
-    """Return so many rows of a table that has some: the first ones, or all of them again and again."""
-    if num_rows <= table.num_rows:
-        return table.slice(0, num_rows)
-    return table.take(pa.array(np.arange(num_rows) % table.num_rows))

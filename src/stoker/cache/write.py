@@ -25,7 +25,6 @@ from stoker.cache.format import (
     ChunkHeader,
     NewChunk,
     array_names,
-    check_names,
     header_bytes,
     json_text,
     round_up,
@@ -59,12 +58,11 @@ def prepare_chunk(
 
     Raises:
         FieldMismatchError: The arrays do not fit the spec exactly.
-        FieldError: Two fields would share the name of an array.
+        FieldError: The lists of a strip are more than it can count.
     """
     reason = _find_mismatch(arrays, spec, num_samples=num_samples)
     if reason is not None:
         raise FieldMismatchError(reason, fragment="")
-    check_names(spec)
     rows = split(arrays, spec, num_samples=num_samples)
     tables = [*zip(table_names(spec), spec.tables, rows, strict=True)]
     behind, writers, data_bytes = _lay_out(tables, page_bytes)
@@ -219,7 +217,7 @@ def _write_array(blocks: Blocks, *, array: Array | Pieces) -> str:
     return digest.hexdigest()
 
 
-_kept = threading.local()
+_of_thread = threading.local()
 
 
 class Blocks:
@@ -228,9 +226,11 @@ class Blocks:
     What lies before `begin` is written as zeros, back to a huge page's border, until `close` is told what it is.
     """
 
-    def __init__(self, fd: int, files: Files, *, begin: int, page_bytes: int = HUGE_BYTES) -> None:
-        self._fd, self._files, self._block, self._page_bytes = fd, files, _block()[:page_bytes], page_bytes
-        self._written = begin // page_bytes * page_bytes
+    def __init__(self, fd: int, files: Files, *, begin: int) -> None:
+        if not hasattr(_of_thread, "block"):  # fresh memory costs more than filling it
+            _of_thread.block = np.empty(HUGE_BYTES, dtype=np.uint8)
+        self._fd, self._files, self._block = fd, files, cast("Array", _of_thread.block)
+        self._written = begin // HUGE_BYTES * HUGE_BYTES
         self._block[: begin - self._written] = 0
         self.end = begin
 
@@ -239,16 +239,16 @@ class Blocks:
         rest = memoryview(data)
         while rest:
             at = self.end - self._written
-            piece = rest[: self._page_bytes - at]
+            piece = rest[: HUGE_BYTES - at]
             if digest is not None:
                 digest.update(piece)
             self.end += len(piece)
-            if at == 0 and len(piece) == self._page_bytes:
+            if at == 0 and len(piece) == HUGE_BYTES:
                 self._files.write(self._fd, piece, offset=self._written)
                 self._written = self.end
             else:
                 self._block[at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-                if at + len(piece) == self._page_bytes:
+                if at + len(piece) == HUGE_BYTES:
                     self.flush()
             rest = rest[len(piece) :]
 
@@ -262,7 +262,7 @@ class Blocks:
     def fill(self, num_bytes: int) -> None:
         """Write so many bytes of `room` behind what there is."""
         self.end += num_bytes
-        if self.end - self._written == self._page_bytes:
+        if self.end - self._written == HUGE_BYTES:
             self.flush()
 
     def skip_to(self, end: int) -> None:
@@ -283,14 +283,6 @@ class Blocks:
         if self.end > self._written:
             self._files.write(self._fd, self._block.data[: self.end - self._written], offset=self._written)
             self._written = self.end
-
-
-def _block() -> Array:
-    """Return this thread's block: fresh memory costs more than filling it."""
-    kept: Array | None = getattr(_kept, "block", None)
-    if kept is None:
-        kept = _kept.block = np.empty(HUGE_BYTES, dtype=np.uint8)
-    return kept
 
 
 def _find_mismatch(arrays: Packable, spec: Spec, *, num_samples: int) -> str | None:

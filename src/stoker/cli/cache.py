@@ -109,27 +109,27 @@ def verify(options: argparse.Namespace, console: Console) -> int:
             done += chunk_bytes
             show(done, size_bytes, f"{bytes_text(done)} of {bytes_text(size_bytes)}")
 
-        report = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
-    code = DAMAGED if report.corrupt else OK
+        chunks, corrupt, strays = admin.verify(store, fix=options.fix, on_chunk=on_chunk)
+    code, num_bytes = DAMAGED if corrupt else OK, sum(chunks.values())
     if options.json:
         print_json(
             {
                 "cache": str(store.path),
-                "num_chunks": report.num_chunks,
-                "size_bytes": report.num_bytes,
-                "damaged": [{"path": str(path), "reason": reason} for path, reason in report.corrupt],
-                "strays": [str(path) for path in report.strays],
+                "num_chunks": len(chunks),
+                "size_bytes": num_bytes,
+                "damaged": [{"path": str(path), "reason": reason} for path, reason in corrupt],
+                "strays": list(map(str, strays)),
                 "is_fixed": options.fix,
             }
         )
         return code
-    for path, reason in report.corrupt:
+    for path, reason in corrupt:
         print_line(console, reason if str(path) in reason else f"{path}: {reason}", "red")
-    for path in report.strays:
+    for path in strays:
         print_line(console, f"{path} is not a chunk", "yellow")
-    checked = f"{count_text(report.num_chunks, 'chunk')}, {bytes_text(report.num_bytes)}"
-    found = [count_text(len(report.corrupt), "damaged chunk")] * bool(report.corrupt)
-    found += [count_text(len(report.strays), "unrecognized file")] * bool(report.strays)
+    checked = f"{count_text(len(chunks), 'chunk')}, {bytes_text(num_bytes)}"
+    found = [count_text(len(corrupt), "damaged chunk")] * bool(corrupt)
+    found += [count_text(len(strays), "unrecognized file")] * bool(strays)
     if not found:
         print_line(console, f"{checked}: all sound", "green")
         return code
