@@ -7,12 +7,9 @@ import os
 from pathlib import Path
 
 import numpy as np
-from tests.unit.cache.chunk_files import read_arrays
 
 import stoker
 from stoker import Ragged
-from stoker.cache.builder import Builder
-from stoker.cache.store import Store
 
 _MARKS = "STOKER_TEST_MARKS"
 
@@ -33,43 +30,36 @@ def dataset_of(data: Path, version: str = "1") -> stoker.Dataset:
     return stoker.Dataset(data, chunk_size=4000, transform=marked, transform_version=version)
 
 
-def fill(data: Path, cache: Path, marks: Path, *, digest: bool = False, limit_bytes: int | None = None, go=None) -> str:
-    """Build every chunk that is missing, and return a digest of all of them."""
+def loader_of(data: Path, cache: Path, **options) -> stoker.Loader:
+    return stoker.Loader(dataset_of(data), batch_size=20, num_threads=1, cache=cache, **options)
+
+
+def fill(data: Path, cache: Path, marks: Path, *, go=None) -> str:
+    """Build every chunk that is missing, and return a digest of all rows."""
     os.environ[_MARKS] = str(marks)
     if go is not None:
         go.wait()
-    with Store(cache, limit_bytes=limit_bytes) as store:
-        catalogue = dataset_of(data).open(store.path)
-        builder = Builder(catalogue, store)
-        left = list(range(len(catalogue)))
-        while left:
-            left = [i for i in left if not builder.build(i)]
-        if not digest:
-            return ""
-        total = hashlib.blake2b()
-        for i in range(len(catalogue)):
-            with store.open(catalogue.key(i)) as chunk:
-                arrays = read_arrays(chunk.path)
-            total.update(arrays["x"].tobytes())
-            total.update(arrays["history"].values.tobytes())
-        return total.hexdigest()
+    total = hashlib.blake2b()
+    with loader_of(data, cache) as loader:
+        for batch in loader:
+            total.update(np.ascontiguousarray(batch["x"]).tobytes())
+            total.update(np.ascontiguousarray(batch["history"].values).tobytes())
+    return total.hexdigest()
 
 
 def fill_and_report(connection, data, cache, marks, go):
-    connection.send_bytes(fill(data, cache, marks, digest=True, go=go).encode())
+    connection.send_bytes(fill(data, cache, marks, go=go).encode())
 
 
 def fill_for_ever(data, cache, marks):
-    """Build, throw a chunk away, build again: until killed."""
+    """Build, throw chunks away, build again: until killed."""
     os.environ[_MARKS] = str(marks)
-    with Store(cache) as store:
-        catalogue = dataset_of(data).open(store.path)
-        builder = Builder(catalogue, store)
-        while True:
-            for i in range(len(catalogue)):
-                builder.build(i)
-            for i in range(0, len(catalogue), 2):
-                store.discard(catalogue.key(i))
+    while True:
+        with loader_of(data, cache) as loader:
+            for _ in loader:
+                pass
+        for path in sorted((cache / "chunks").iterdir())[::2]:
+            path.unlink(missing_ok=True)
 
 
 def train_for_ever(data, cache, marks, transform_in, limit, version):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import io
+import json
 import logging
 import os
 import random
@@ -22,8 +24,7 @@ from pathlib import Path
 from tests.strategies import write_files
 
 import stoker
-from stoker.cache import admin
-from stoker.cache.store import Store
+from stoker.cli import main as command
 
 POWER = "POWER"
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", POWER)
@@ -71,10 +72,12 @@ def check(dataset, cache, expected, where, *, may_mend):
         rows, stats = train(dataset, cache)
         assert rows == expected, f"other rows later: {where}"
         assert stats.num_mended == 0 or (may_mend and not is_again), f"a chunk was left damaged: {where}"
-    with Store(cache) as store:
-        report, used = admin.verify(store), store.disk.folder.count_bytes()
-        assert (report.corrupt, report.strays) == ((), ()), where
-    assert sum(path.stat().st_size for path in (cache / "chunks").iterdir()) == used <= 60_000, where
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        assert command(["cache", "verify", str(cache), "--json"]) == 0, (where, told.getvalue())
+    report = json.loads(told.getvalue())
+    assert report["strays"] == [], where
+    assert sum(path.stat().st_size for path in (cache / "chunks").iterdir()) == report["size_bytes"] <= 60_000, where
     assert {path.name for path in cache.iterdir()} == NAMES, where
     assert list((cache / "tmp").iterdir()) == [], where
 

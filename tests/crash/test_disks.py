@@ -3,29 +3,66 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from tests.strategies import write_files
-from tests.unit.cache.chunk_files import read_arrays
-from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
 
 import stoker
-from stoker import CacheError, CacheFullError, ChunkCorruptError
-from stoker.cache import admin
-from stoker.cache.store import Store
+from stoker import CacheError
+from stoker.cli import main
+from stoker.testing import write_parquet
 
-N = 3000
-
-
-def put(store, i, **options):
-    return store.publish(key(i), arrays_of(SPEC, N, i), SPEC, num_samples=N, **options)
+NUM_ROWS = 22_000  # of a file, which is a chunk: five of them are more than a megabyte
 
 
-def use(store, name, numbers):
-    store.register(name, name=name, urls=[], keys=lambda: [key(i) for i in numbers])
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
+@contextmanager
+def mounted(folder, options):
+    folder.mkdir()
+    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)):
+        pytest.skip("this user may not mount a disk")
+    try:
+        yield folder
+    finally:
+        gc.collect()
+        assert run("umount", str(folder)), "something on the disk is still open"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs of one megabyte."""
+    with mounted(tmp_path / "disk", "size=1m") as folder:
+        yield folder
+
+
+def dataset_of(folder, num_files):
+    for i in range(num_files):
+        write_parquet(folder / f"{i:02}.parquet", {"id": np.arange(i * NUM_ROWS, (i + 1) * NUM_ROWS)})
+    return stoker.Dataset(folder, chunk_size="180kB")
+
+
+def loader_of(dataset, cache, **options):
+    return stoker.Loader(dataset, batch_size=1000, num_threads=1, cache=cache, **options)
+
+
+def epoch(loader):
+    """Load an epoch, look at its rows, and return what the loader did."""
+    before = loader.stats()
+    assert [row for batch in loader for row in batch["id"].tolist()] == list(range(loader.num_samples))
+    return loader.stats().since(before)
+
+
+def chunks(cache):
+    return sorted((cache / "chunks").iterdir())
 
 
 def damage(path):
@@ -34,127 +71,75 @@ def damage(path):
     path.write_bytes(content)
 
 
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A tmpfs of one megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
-        pytest.skip("this user may not mount a disk")
-    yield folder
-    assert run("umount", str(folder)), "something on the disk is still open"
-
-
-def fill_up(store, name, numbers):
-    use(store, name, numbers)
-    for done, i in enumerate(numbers):
-        try:
-            put(store, i, must_be_kept=True)
-        except CacheFullError:
-            return done
-    raise AssertionError("the disk is larger than that")
-
-
-def test_a_full_disk_names_path_need_and_rest_and_keeps_every_chunk(disk):
-    with Store(disk / "cache") as store:
-        done = fill_up(store, "a", range(20))
-        assert done == 4
-        with pytest.raises(CacheFullError, match=rf"disk of {store.path} is full.*bytes are free.*cache_limit"):
-            put(store, 19, must_be_kept=True)
-        assert list((disk / "cache" / "tmp").iterdir()) == []
-        assert admin.verify(store).corrupt == ()
-        for i in range(done):
-            assert same_fields(read_arrays(store.path_of(key(i))), arrays_of(SPEC, N, i))
-
-
-def test_a_full_disk_makes_room_from_data_sets_that_nobody_uses(disk):
-    with Store(disk / "cache") as store:
-        done = fill_up(store, "a", range(20))
-    with Store(disk / "cache") as store:
-        use(store, "b", range(30, 40))
-        for i in range(30, 30 + done):
-            put(store, i, must_be_kept=True)
-        assert sum(store.has(key(i)) for i in range(30, 40)) == done
-        assert store.counts()["num_evicted"] == done
-
-
-def test_on_a_full_disk_chunks_are_used_from_memory_until_there_is_room(disk, caplog):
-    with Store(disk / "cache") as store:
-        use(store, "a", range(40))
+def test_on_a_full_disk_chunks_are_used_from_memory_until_there_is_room(disk, tmp_path, caplog, capsys):
+    cache = disk / "cache"
+    dataset = dataset_of(tmp_path / "data", 8)
+    with loader_of(dataset, cache) as loader:
         for _ in range(2):
-            for i in range(40):
-                if not store.has(key(i)):
-                    put(store, i)
-                with store.open(key(i)) as chunk:
-                    assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, i))
-        assert len(list((disk / "cache" / "chunks").iterdir())) == 4
-        store.discard(key(0))
-        put(store, 30)
-        assert store.size_of(key(30)) is not None
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert f"the disk of {disk / 'cache'} is full" in caplog.text
+            epoch(loader)
+            assert list((cache / "tmp").iterdir()) == []
+    kept = chunks(cache)
+    assert 3 < len(kept) < 8
+    kept[0].unlink()
+    with loader_of(dataset, cache) as loader:
+        epoch(loader)
+    assert len(chunks(cache)) == len(kept)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2  # each loader once
+    assert caplog.text.count(f"the disk of {cache} is full") == 2
+    assert "bytes are free" in caplog.text
+    assert "give a cache_limit that leaves room" in caplog.text
+    assert main(["cache", "verify", str(cache)]) == 0
+
+
+def test_a_full_disk_makes_room_from_data_sets_that_nobody_uses(disk, tmp_path):
+    cache = disk / "cache"
+    for name in ("first", "second"):
+        with loader_of(dataset_of(tmp_path / name, 5), cache) as loader:
+            epoch(loader)
+            assert len(chunks(cache)) == 5
+            assert epoch(loader).num_built == 0
+            assert loader.stats().num_evicted == (5 if name == "second" else 0)
 
 
 def test_a_disk_without_inodes_says_so(tmp_path, caplog):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", "nr_inodes=20", "tmpfs", str(folder)):
-        pytest.skip("this user may not mount a disk")
-    try:
-        with Store(folder / "cache") as store:
-            use(store, "a", range(20))
-            for i in range(20):
-                put(store, i)
-                with store.open(key(i)) as chunk:
-                    assert chunk.header.num_samples == N
-    finally:
-        assert run("umount", str(folder)), "something on the disk is still open"
+    with (
+        mounted(tmp_path / "disk", "nr_inodes=20") as disk,
+        loader_of(dataset_of(tmp_path / "d", 20), disk / "c") as one,
+    ):
+        epoch(one)
     assert "no inodes left" in caplog.text
 
 
-def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, caplog):
-    with Store(disk / "cache") as store:
-        use(store, "a", range(3))
-        put(store, 0)
-        put(store, 1)
-    damage(store.path_of(key(1)))
+def test_a_cache_on_a_disk_that_became_read_only_is_still_read(disk, tmp_path, caplog, capsys):
+    cache, dataset = disk / "cache", dataset_of(tmp_path / "data", 3)
+    with loader_of(dataset, cache) as loader:
+        epoch(loader)
+    damage(chunks(cache)[0])
+    chunks(cache)[1].unlink()
     assert run("mount", "-o", "remount,ro", str(disk))
-    with Store(disk / "cache") as store:
-        use(store, "a", range(3))
-        with store.open(key(0)) as chunk:
-            assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, 0))
-        assert store.try_lock(key(2)) is not None
-        with pytest.raises(CacheError, match="read-only"):
-            put(store, 2, must_be_kept=True)
-        with pytest.raises(ChunkCorruptError):
-            store.open(key(1))
-        for i in (1, 2):  # what cannot be removed is not there either
-            assert not store.has(key(i))
-            put(store, i)
-            with store.open(key(i)) as chunk:
-                assert same_fields(read_arrays(chunk.path), arrays_of(SPEC, N, i))
-        report = admin.verify(store)
-        assert (report.num_chunks, len(report.corrupt)) == (2, 1)
-        with pytest.raises(CacheError, match="nothing can be removed"):
-            admin.verify(store, fix=True)
-        assert len(caplog.records) == 1
-        assert run("mount", "-o", "remount,rw", str(disk))
-    assert run("mount", "-o", "remount,ro", str(disk))
+    with loader_of(dataset, cache) as loader:
+        epoch(loader)
+        stats = loader.stats()
+        assert (stats.num_built, stats.num_mended) == (2, 1)  # what cannot be removed is not there either
+    assert len(caplog.records) == 1
+    assert "read-only" in caplog.text
+    assert main(["cache", "verify", str(cache), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["num_chunks"], len(found["damaged"])) == (2, 1)
+    assert main(["cache", "verify", str(cache), "--fix"]) == 1
+    assert "nothing can be removed" in capsys.readouterr().err
     with pytest.raises(CacheError, match="this user may write to"):
-        Store(disk / "another")
+        loader_of(dataset, disk / "another")
 
 
-def test_a_scrub_of_a_disk_that_became_read_only_does_not_say_that_it_removed_what_is_damaged(disk, caplog):
-    with Store(disk / "cache") as store:
-        put(store, 0)
-        damage(path := store.path_of(key(0)))
+def test_a_scrub_of_a_disk_that_became_read_only_does_not_say_that_it_removed_what_is_damaged(disk, tmp_path, caplog):
+    cache, dataset = disk / "cache", dataset_of(tmp_path / "data", 2)
+    with loader_of(dataset, cache) as loader:
+        epoch(loader)
+    damage(path := chunks(cache)[0])
     assert run("mount", "-o", "remount,ro", str(disk))
-    with Store(disk / "cache", scrub_bytes_s=1 << 30) as store:
-        while store.size_of(key(0)) is not None:  # until it is known to be damaged
+    with loader_of(dataset, stoker.Cache(cache, scrub="1GB")):
+        while "removed" not in caplog.text:
             pass
     assert path.exists()
     assert "it cannot be removed, and is made again" in caplog.text
@@ -167,13 +152,9 @@ def used_bytes(folder):
 
 
 def test_two_jobs_never_take_more_of_the_disk_than_the_limit_and_a_chunk_while_a_third_one_is_evicted(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if shutil.which("mount") is None or not run("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)):
-        pytest.skip("this user may not mount a disk")
-    limit, chunk_bytes = 150_000, 40_000
+    disk, limit, chunk_bytes = tmp_path / "disk", 150_000, 40_000
 
-    def loader_of(name, limit):
+    def job(name, limit):
         files = write_files(tmp_path / name, [3000], row_group_size=200)
         dataset = stoker.Dataset(files, chunk_size=15_000)
         cache = stoker.Cache(disk / "cache", limit=limit)
@@ -185,10 +166,10 @@ def test_two_jobs_never_take_more_of_the_disk_than_the_limit_and_a_chunk_while_a
         chunks = [path for path in files if path.parent.name in ("chunks", "tmp")]
         return sum(4096 + path.stat().st_size for path in {*files} - {*chunks}) + 4096 * (len(chunks) + 40)
 
-    try:
-        with loader_of("third", limit) as loader:
+    with mounted(disk, "size=64m"):
+        with job("third", limit) as loader:
             list(loader)
-        with loader_of("first", limit) as first, loader_of("second", limit // 2) as second:
+        with job("first", limit) as first, job("second", limit // 2) as second:
             for _ in range(4):
                 for _ in zip(first, second, strict=True):
                     assert used_bytes(disk) <= limit + chunk_bytes + besides()
@@ -197,6 +178,3 @@ def test_two_jobs_never_take_more_of_the_disk_than_the_limit_and_a_chunk_while_a
             assert max(path.stat().st_size for path in (disk / "cache" / "chunks").iterdir()) <= chunk_bytes
             assert all(stats.num_missed for stats in both)  # it does not all fit
             assert sum(path.stat().st_size for path in (disk / "cache" / "chunks").iterdir()) > limit // 2
-    finally:
-        gc.collect()
-        assert run("umount", str(disk)), "something on the disk is still open"

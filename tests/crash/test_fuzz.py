@@ -32,10 +32,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.conftest import REPOSITORY
 from tests.crash.test_hostile_files import BOUND_BYTES
-from tests.crash.test_lying_chunks import sealed
 from tests.strategies import write_files
 from tests.unit.cache import samples
-from tests.unit.cache.chunk_files import read_arrays, write_chunk
+from tests.unit.cache.chunk_files import read_arrays, sealed, write_chunk
 from tests.unit.cli.typed import typed
 from xxhash import xxh3_64_hexdigest
 
@@ -331,7 +330,7 @@ def test_ten_minutes_of_changed_files_give_the_errors_that_are_promised_or_sound
     assert int(done.stdout.split()[0]) > 1000
 
 
-def main(target: str, seconds: float, folder: Path) -> None:
+def fuzz_for(target: str, seconds: float, folder: Path) -> None:
     """Fuzz one target, and say how far that got."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     faulthandler.enable()
@@ -344,4 +343,4 @@ def main(target: str, seconds: float, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]))
+    fuzz_for(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]))

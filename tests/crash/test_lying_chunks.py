@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from tests.unit.cache.chunk_files import header_of, write_chunk
+from tests.unit.cache.chunk_files import header_of, sealed, write_chunk
 from tests.unit.cache.samples import arrays_of
 
 import stoker
@@ -88,13 +88,6 @@ def lies_of(chunk: bytes) -> Iterator[tuple[str, bytes]]:
                 yield f"{path} {number}", sealed(chunk[:8] + text.ljust(size - 8)) + chunk[size:]
 
 
-def sealed(header: bytes) -> bytes:
-    """Return a header with its own checksum."""
-    at = header.index(b'"checksum":"') + 12
-    blank = header[:at] + b"0" * 16 + header[at + 16 :]
-    return blank[:at] + xxhash.xxh3_64_hexdigest(blank).encode() + blank[at + 16 :]
-
-
 def forged_contents(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield chunk files in whose arrays another number says where a list or a run is, and their names."""
     chunk, header, draw = path.read_bytes(), header_of(path), random.Random(7)
@@ -122,13 +115,20 @@ def forged_contents(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def other_chunks(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield sound chunk files of the same key, but with fewer samples, or other fields."""
+    """Yield sound chunk files of the same key, but with fewer samples, other fields, or lists in other arrays."""
     spec, forged = header_of(path).spec, path.with_name("forged")
     for fields, num in ((spec, NUM_ROWS - 1), (spec, 0), (Spec(spec.entries[:1]), NUM_ROWS)):
         write_chunk(forged, arrays_of(fields, num), fields, num_samples=num, about={"key": path.stem})
         content = forged.read_bytes()
         forged.unlink()
         yield f"astray {num} samples of {fields}", content
+    chunk = path.read_bytes()
+    size = 8 + int.from_bytes(chunk[:8], "little")
+    for name in (b'"strips.places"', b'"far.offsets"'):
+        if name in chunk[:size]:
+            other = name[:-2] + b'z"'
+            header = chunk[:size].replace(name, other).replace(name.replace(b'"', b'\\"'), other.replace(b'"', b'\\"'))
+            yield "astray array under another name", sealed(header) + chunk[size:]
 
 
 def main(folder: Path, step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -14,8 +15,7 @@ from tests.crash.builders import fill, fill_and_report, fill_for_ever, train_for
 from tests.processes import SERVED
 from tests.strategies import write_files
 
-from stoker.cache import admin
-from stoker.cache.store import Store
+from stoker.cli import main
 
 SIZES = [100, 257, 64, 300]
 
@@ -32,7 +32,7 @@ def first_ids(marks):
 @pytest.fixture
 def expected(data, tmp_path):
     """The digest of all chunks, and how many there are."""
-    digest = fill(data, tmp_path / "expected", tmp_path / "expected-marks", digest=True)
+    digest = fill(data, tmp_path / "expected", tmp_path / "expected-marks")
     return digest, len(first_ids(tmp_path / "expected-marks"))
 
 
@@ -60,8 +60,21 @@ def test_ten_processes_on_one_cold_cache_build_each_chunk_once(data, tmp_path, e
     assert len(first_ids(marks)) == num_chunks
 
 
+def looked_after(cache, capsys):
+    """Look at a cache that nobody uses by commands, and return what is in it."""
+    assert main(["cache", "ls", str(cache), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not any(dataset["is_in_use"] for dataset in found["datasets"])
+    assert main(["cache", "verify", str(cache), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strays"] == []
+    assert list((cache / "tmp").iterdir()) == []
+    return found
+
+
 @pytest.mark.parametrize("num_kills", [5, pytest.param(40, marks=pytest.mark.slow)])
-def test_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without_help(data, tmp_path, expected, num_kills):
+def test_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without_help(
+    data, tmp_path, expected, num_kills, capsys
+):
     digest, num_chunks = expected
     cache, marks = tmp_path / "cache", tmp_path / "marks"
     marks.touch()
@@ -80,12 +93,10 @@ def test_kills_at_any_moment_leave_a_cache_that_the_next_run_uses_without_help(d
         process.join()
         process.close()
         seen = len(marks.read_bytes().splitlines())
-        with Store(cache) as store:
-            assert list((cache / "tmp").iterdir()) == []
-            assert admin.verify(store).corrupt == ()
-            assert all(not entry.is_in_use for entry in admin.entries(store))
+        found = looked_after(cache, capsys)
+        assert found["size_bytes"] == sum(path.stat().st_size for path in (cache / "chunks").iterdir())
     (tmp_path / "after").touch()
-    assert fill(data, cache, tmp_path / "after", digest=True) == digest
+    assert fill(data, cache, tmp_path / "after") == digest
     assert max(first_ids(tmp_path / "after").values(), default=1) == 1
     assert sorted(path.name for path in cache.iterdir()) == [
         "checked", "chunks", "datasets", "locks", "source", "stoker-cache.json", "tmp", "usage",
@@ -107,10 +118,10 @@ def still_running(marks):
     [(6, 11), *[pytest.param(50, seed, marks=[pytest.mark.slow, pytest.mark.timeout(1000)]) for seed in range(20)]],
 )
 def test_four_that_train_from_a_small_cache_and_are_killed_leave_nothing_that_the_next_does_not_use(
-    tmp_path, num_kills, seed
+    tmp_path, num_kills, seed, capsys
 ):
     data = write_files(tmp_path / "data", 4 * SIZES, row_group_size=20)  # more chunks than memory keeps
-    digest = fill(data, tmp_path / "expected", tmp_path / "expected-marks", digest=True)
+    digest = fill(data, tmp_path / "expected", tmp_path / "expected-marks")
     cache, marks, limit = tmp_path / "cache", tmp_path / "marks", 100_000
     marks.touch()
     moments, kinds = random.Random(seed), itertools.cycle(["threads", "threads", "processes"])
@@ -137,13 +148,9 @@ def test_four_that_train_from_a_small_cache_and_are_killed_leave_nothing_that_th
             assert sum(path.stat().st_size for path in (cache / "chunks").iterdir()) <= limit
     while still_running(marks):  # those that transform find out that nobody asks them for more
         pass
-    with Store(cache) as store:
-        assert list((cache / "tmp").iterdir()) == []
-        report = admin.verify(store)
-        assert (report.corrupt, report.strays) == ((), ())
-        assert all(not entry.is_in_use for entry in admin.entries(store))
-        assert store.disk.folder.count_bytes() == report.num_bytes <= limit
-    assert fill(data, cache, tmp_path / "after", digest=True) == digest
+    found = looked_after(cache, capsys)
+    assert found["size_bytes"] == sum(path.stat().st_size for path in (cache / "chunks").iterdir()) <= limit
+    assert fill(data, cache, tmp_path / "after") == digest
 
 
 def end(process):
@@ -167,4 +174,4 @@ def test_a_builder_that_is_killed_leaves_its_chunk_to_the_one_that_waits(data, t
         victim.kill()
         victim.join()
         victim.close()
-    assert fill(data, cache, marks, digest=True) == digest
+    assert fill(data, cache, marks) == digest

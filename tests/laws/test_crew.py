@@ -1,22 +1,16 @@
-"""However a store behaves, the pool comes to a size that gives nearly all there is, and never to more than it may."""
+"""However a store behaves, the pool comes to a size that gives nearly all there is, and never to more than it may.
+
+And threads that help one which builds do each part of its work once.
+"""
 
 import threading
-import time
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
-from stoker import Cache, Dataset, Loader, Mixture
-from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Permits
-from stoker.loader.config import LoaderConfig
-from stoker.loader.fill import warm
-from stoker.loader.opened import open_datasets
-from stoker.loader.opened import pool_of as builders_of
-from stoker.testing import MemoryStorage
+from stoker.cache.threads import AT_WORK, WORTH, AdaptivePool, Helpers, Permits, overlapped
 
 LEAST, MOST = 8, 64
 
@@ -71,10 +65,13 @@ def test_it_is_no_larger_than_what_brought_more(store):
     pool = pool_of(store)
     for _ in range(1_500):
         store.build(pool)
-    while pool._before is not None:  # one that is being tried
+    tried = []  # a size that is being tried is left again, or stays
+    for _ in range(300):
         store.build(pool)
-    if pool.size > LEAST:
-        assert store.rate(pool.size) >= WORTH * 0.99 * store.rate(pool.size // 2)
+        tried.append(pool.size)
+    size = min(tried)
+    if size > LEAST:
+        assert store.rate(size) >= WORTH * 0.99 * store.rate(size // 2)
 
 
 @given(stores)
@@ -149,74 +146,151 @@ def test_places_count_the_time_for_which_they_were_taken():
     assert permits.busy_s == pytest.approx(3.0 + 2.0)
 
 
-class Late:
-    """A store that answers late, and counts how many wait for it at once."""
+# ---------------------------------------------------------------------- threads that help
 
-    def __init__(self, inner, wait_s):
-        self.inner, self.wait_s = inner, wait_s
-        self.list, self.stat = inner.list, inner.stat
-        self.num_waiting = self.most_waiting = 0
-        self.mutex = threading.Lock()
-
-    def read(self, url, offset, num_bytes):
-        with self.mutex:
-            self.num_waiting += 1
-            self.most_waiting = max(self.most_waiting, self.num_waiting)
-        try:
-            time.sleep(self.wait_s)
-            return self.inner.read(url, offset, num_bytes)
-        finally:
-            with self.mutex:
-                self.num_waiting -= 1
+PATIENCE_S = 30
 
 
-def lake(num_files, name="lake"):
-    files = {}
-    for i in range(num_files):
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"x": np.arange(100 * i, 100 * i + 100)}), sink)
-        files[f"{name}/{i:03}.parquet"] = sink.getvalue().to_pybytes()
-    return MemoryStorage(files)
+def take(permits, num=1):
+    """Take permits for threads that never give theirs back."""
+    for _ in range(num):
+        thread = threading.Thread(target=permits.take)
+        thread.start()
+        thread.join()
 
 
-def test_a_loader_fetches_more_at_once_from_a_store_that_answers_late_and_gives_the_same():
-    def epoch(storage):
-        with Loader(Dataset("lake", storage=storage), batch_size=64, shuffle=True, window=100, num_threads=1) as loader:
-            storage.most_waiting = 0
-            return [batch["x"].copy() for batch in loader]
-
-    inner = lake(60)
-    late = Late(inner, 0.1)  # far longer than it takes to compute, on a busy machine, too
-    found = epoch(late)
-    assert late.most_waiting > 7  # of one that computes, and the six beside it
-    expected = epoch(inner)
-    assert len(found) == len(expected)
-    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+@pytest.fixture
+def helpers():
+    helpers = Helpers(Permits(2))
+    yield helpers
+    helpers.close()
 
 
-def test_warming_fetches_more_at_once_too(tmp_path):
-    late = Late(lake(60), 0.1)
-    config = LoaderConfig(batch_size=1, cache=Cache(tmp_path), num_threads=1)
-    opened = open_datasets(Dataset("lake", storage=late), config)
-    try:
-        late.most_waiting = 0
-        (one,) = opened.datasets
-        assert warm(one.builder, pool=builders_of([one], 1)).is_complete
-    finally:
-        opened.close()
-    assert late.most_waiting > 7
+@examples(20)
+@given(
+    num=st.integers(0, 40),
+    num_permits=st.integers(1, 4),
+    num_taken=st.integers(0, 4),
+    failing=st.sets(st.integers(0, 39), max_size=3),
+)
+def test_every_number_is_worked_on_once_and_every_place_is_given_back(num, num_permits, num_taken, failing):
+    permits = Permits(num_permits)
+    helpers = Helpers(permits)
+    num_taken = min(num_taken, num_permits)
+    take(permits, num_taken)
+    done = []
+
+    def work(i):
+        done.append(i)
+        if i in failing:
+            raise ValueError(i)
+
+    fails = [i for i in failing if i < num]
+    if fails:
+        with pytest.raises(ValueError, match=r"\d"):
+            helpers.share_out(num, work)
+        assert len(set(done)) == len(done)
+        assert set(done) & set(fails)
+    else:
+        helpers.share_out(num, work)
+        assert sorted(done) == list(range(num))
+    assert permits.num_free == num_permits - num_taken
+    helpers.close()
 
 
-@pytest.mark.parametrize("is_tight", [False, True])
-def test_where_one_cache_of_a_mixture_is_tight_the_crew_stays_small(is_tight, tmp_path):
-    small, large = (Dataset(name, storage=lake(num, name)) for name, num in (("small", 2), ("large", 200)))
-    # Twice as much as the small one has, and not as the large one has.
-    limit_bytes = 200 * 100 * 8 if is_tight else 1 << 30
-    config = LoaderConfig(batch_size=1, cache=Cache(tmp_path, limit=limit_bytes), num_threads=1)
-    opened = open_datasets(Mixture({"small": small, "large": large}), config)
-    try:
-        assert [one.windows.is_tight for one in opened.datasets] == [False, is_tight]
-        pool = builders_of(opened.datasets, 1)
-        assert pool.most == (pool.size if is_tight else MOST)
-    finally:
-        opened.close()
+def test_who_has_a_place_is_helped_by_who_finds_one(helpers):
+    meeting = threading.Barrier(2)
+    helpers.share_out(2, lambda _: meeting.wait(PATIENCE_S))  # one thread alone would wait for ever
+
+
+def test_nobody_helps_where_no_place_is_free():
+    permits = Permits(2)
+    take(permits, 2)
+    helpers = Helpers(permits)
+    threads = set()
+    helpers.share_out(8, lambda _: threads.add(threading.get_ident()))
+    assert threads == {threading.get_ident()}
+
+
+def test_after_an_error_nothing_more_is_begun(helpers):
+    met = threading.Barrier(2)
+    begun = []
+
+    def work(i):
+        begun.append(i)
+        met.wait(PATIENCE_S)
+        raise ValueError(str(i))
+
+    with pytest.raises(ValueError, match=r"[01]"):
+        helpers.share_out(100, work)
+    assert sorted(begun) == [0, 1]
+
+
+def test_what_follows_a_step_is_done_beside_the_next_ones_and_no_three_at_once(helpers):
+    let_go, mutex = threading.Event(), threading.Lock()
+    begun, done, most = [], [], []
+
+    def work(i):
+        with mutex:
+            begun.append(i)
+            most.append(len(begun) - len(done))
+        assert let_go.wait(PATIENCE_S)
+        with mutex:
+            done.append(i)
+
+    with overlapped(helpers) as do:
+        do(lambda: work(0))
+        do(lambda: work(1))
+        assert done == []
+        threading.Timer(0.05, let_go.set).start()
+        do(lambda: work(2))  # there is no room before the first is done
+        assert 0 in done
+        do(lambda: work(3))
+    assert sorted(done) == [0, 1, 2, 3]
+    assert max(most) <= 2
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_who_finds_no_helper_does_it_at_once(is_busy):
+    permits = Permits(2)
+    helpers = Helpers(permits) if is_busy else None
+    take(permits)
+    threads = []
+    with overlapped(helpers) as do:
+        do(lambda: threads.append(threading.get_ident()))
+        assert threads == [threading.get_ident()]
+
+
+def test_the_error_of_what_was_begun_is_raised_at_a_later_step_or_at_the_end(helpers):
+    def fail():
+        raise ValueError("no room")
+
+    with pytest.raises(ValueError, match="no room"), overlapped(helpers) as do:
+        do(fail)
+
+    def steps():
+        with overlapped(helpers) as do:
+            for work in (fail, fail, lambda: pytest.fail("is not done")):
+                do(work)
+
+    with pytest.raises(ValueError, match="no room"):
+        steps()
+
+
+def test_an_error_waits_for_what_was_begun_and_is_the_one_that_is_raised(helpers):
+    let_go, done = threading.Event(), []
+
+    def slow():
+        assert let_go.wait(PATIENCE_S)
+        done.append(True)
+        raise ValueError("later")
+
+    def steps():
+        with overlapped(helpers) as do:
+            do(slow)
+            let_go.set()
+            raise KeyError("earlier")
+
+    with pytest.raises(KeyError, match="earlier"):
+        steps()
+    assert done == [True]

@@ -2,6 +2,7 @@
 
 import io
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,18 +15,14 @@ from tests.laws.test_pages import columns, same_bits
 from tests.strategies import examples
 
 from stoker import Dataset, SourceError
-from stoker.cache.threads import Helpers, Permits
 from stoker.testing import MemoryStorage
 
 
 @contextmanager
-def helped(num_permits=3):
-    """Give what shares work out among so many threads but one, as if this one had a permit already."""
-    helpers = Helpers(Permits(num_permits - 1))
-    try:
-        yield helpers.share_out
-    finally:
-        helpers.close()
+def helped(num_threads=3):
+    """Give what shares numbers out among so many threads, as those that build do."""
+    with ThreadPoolExecutor(num_threads) as pool:
+        yield lambda num, work: [*pool.map(work, range(num))]
 
 
 def others(rng, num_rows):
@@ -115,10 +112,6 @@ def test_a_damaged_column_is_an_error_whoever_reads_it(tmp_path):
     content[column.data_page_offset + column.total_compressed_size // 3] ^= 1
     path.write_bytes(content)
     catalogue = Dataset(path, chunk_size="1MB").open()
-    permits = Permits(3)
-    helpers = Helpers(permits)
-    with pytest.raises(SourceError, match=r"row group 0.*cannot be decoded"):
-        for _ in catalogue.read(0, share_out=helpers.share_out):
+    with helped() as share_out, pytest.raises(SourceError, match=r"row group 0.*cannot be decoded"):
+        for _ in catalogue.read(0, share_out=share_out):
             pass
-    helpers.close()
-    assert permits.num_free == 3

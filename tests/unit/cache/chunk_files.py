@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64_hexdigest
 
 from stoker import Ragged, Spec
 from stoker._native import ChunkMap
@@ -44,11 +47,34 @@ def header_of(path: Path) -> ChunkHeader:
         return read_header(fd, path=Path(path))
 
 
-def about_of(path: Path) -> dict[str, object]:
-    """Return what a chunk file says about what made it, to people."""
-    data = path.read_bytes()
-    content = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return json.loads(content["__metadata__"]["about"])
+def content_of(path: Path) -> tuple[dict[str, Any], dict[str, Array], dict[str, int]]:
+    """Return metadata, arrays and where these begin in a chunk file, by docs/reference/chunk-format.md alone."""
+    data = np.fromfile(path, np.uint8)
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8:start].tobytes())
+    metadata = header.pop("__metadata__")
+    texts = {"spec", "record", "shared", "strips", "about", "checksums"} & metadata.keys()
+    metadata |= {name: json.loads(metadata[name]) for name in texts}
+    arrays, begins = {}, {}
+    for name, item in header.items():
+        begin, end = (start + offset for offset in item["data_offsets"])
+        kind, bits = re.fullmatch(r"([A-Z]+)(\d*)", item["dtype"]).groups()
+        dtype = "?" if kind == "BOOL" else f"<{kind.lower()}{int(bits) // 8}"
+        arrays[name], begins[name] = data[begin:end].view(dtype).reshape(item["shape"]), begin
+    return metadata, arrays, begins
+
+
+def sealed(header: bytes) -> bytes:
+    """Return a header with its own checksum."""
+    at = header.index(b'"checksum":"') + 12
+    blank = header[:at] + b"0" * 16 + header[at + 16 :]
+    return blank[:at] + xxh3_64_hexdigest(blank).encode() + blank[at + 16 :]
+
+
+def with_longer_header(chunk: bytes, num_bytes: int) -> bytes:
+    """Return a chunk file whose header is filled up to so many bytes, as where pages are larger."""
+    start = 8 + int.from_bytes(chunk[:8], "little")
+    return sealed((num_bytes - 8).to_bytes(8, "little") + chunk[8:start].ljust(num_bytes - 8)) + chunk[start:]
 
 
 def window_of_files(paths: Sequence[Path], spec: Spec) -> Window:

@@ -1,32 +1,20 @@
-import errno
+"""From rows to chunks: what is read and transformed how often, what a transform may return, and what errors say."""
+
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
-from tests.processes import in_threads
-from tests.strategies import check_samples, sample_table
-from tests.unit.cache.chunk_files import about_of, read_arrays
-from tests.unit.cache.samples import SPEC
+from tests.strategies import sample_table
+from tests.unit.cache.chunk_files import content_of
 
 import stoker
-from stoker import (
-    CacheError,
-    CacheFullError,
-    FieldError,
-    FieldMismatchError,
-    Ragged,
-    SourceError,
-    TransformError,
-)
-from stoker.cache.builder import Builder, empty_arrays
-from stoker.cache.folder import Files
-from stoker.cache.store import Store
-from stoker.cache.threads import AdaptivePool
-from stoker.loader.fill import warm
-from stoker.metrics.stages import Stages
-from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
+from stoker import FieldError, FieldMismatchError, Ragged, TransformError
+from stoker.cli import main
+from stoker.testing import MemoryStorage, write_parquet
 
 
 def lake(sizes=(100, 0, 64, 30), row_group_size=50):
@@ -38,18 +26,15 @@ def lake(sizes=(100, 0, 64, 30), row_group_size=50):
     return storage
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "cache") as store:
-        yield store
+def loader_of(storage, cache, *, transform=None, num_threads=1, **options):
+    if transform is not None:
+        options |= {"transform": transform, "transform_version": "1"}
+    dataset = stoker.Dataset("lake/", storage=storage, **{"chunk_size": 4000, **options})
+    return stoker.Loader(dataset, batch_size=10, num_threads=num_threads, cache=cache)
 
 
-def opened(storage, **options):
-    return stoker.Dataset("lake/", storage=storage, **{"chunk_size": 4000, **options}).open()
-
-
-def read(store, catalogue, i):
-    return read_arrays(store.path_of(catalogue.key(i)))
+def values_of(loader, name="x"):
+    return [value for batch in loader for value in batch[name].tolist()]
 
 
 class CountingTransform:
@@ -64,260 +49,113 @@ class CountingTransform:
         return self.make(table)
 
 
-def test_every_fragment_becomes_a_chunk_with_its_rows(store):
-    catalogue = opened(lake())
-    builder = Builder(catalogue, store)
-    ids = []
-    for i in range(len(catalogue)):
-        assert builder.build(i)
-        arrays = read(store, catalogue, i)
-        check_samples(arrays)
-        ids += arrays["id"].tolist()
-    assert ids == list(range(194))
-    with store.open(catalogue.key(0)) as chunk:
-        fragment = catalogue.fragments[0]
-        assert about_of(chunk.path)["url"] == fragment.url
-        assert about_of(chunk.path)["row_groups"] == [fragment.row_groups[0], fragment.row_groups[-1]]
-        assert chunk.header.spec == builder.find_spec()
-
-
-def test_what_is_there_is_neither_read_nor_transformed_again(store):
+def test_a_chunk_says_of_which_rows_it_is_and_has_them(tmp_path):
     storage = lake()
+    with loader_of(storage, tmp_path / "cache") as loader:
+        list(loader)
+    found = []
+    for path in (tmp_path / "cache" / "chunks").iterdir():
+        metadata, arrays, _ = content_of(path)
+        about = metadata["about"]
+        assert (about["key"], about["rows"]) == (path.stem, None)
+        first, last = about["row_groups"]
+        file = pq.ParquetFile(pa.BufferReader(storage.read(about["url"], 0, storage.stat(about["url"]).size_bytes)))
+        records = arrays["records"].reshape(-1).view(np.dtype(metadata["record"]))
+        assert records["id"].tolist() == file.read_row_groups(range(first, last + 1))["id"].to_pylist()
+        found += records["id"].tolist()
+    assert sorted(found) == list(range(194))
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_parts_of_one_huge_row_group_are_read_once_and_later_only_what_is_missing(tmp_path, num_threads):
+    storage, transform = lake(sizes=(3000,), row_group_size=3000), CountingTransform()
+    options = {"transform": transform, "chunk_size": 20_000, "num_threads": num_threads}
+    for _ in range(2):
+        with loader_of(storage, tmp_path / "cache", **options) as loader:
+            assert values_of(loader) == [2 * i for i in range(3000)]
+        chunks = sorted((tmp_path / "cache" / "chunks").iterdir())
+        assert len(set(transform.seen)) == len(transform.seen) == len(chunks) > 2
+    chunks[1].unlink()
+    with loader_of(storage, tmp_path / "cache", **options) as loader:
+        assert values_of(loader) == [2 * i for i in range(3000)]
+    assert len(transform.seen) == len(chunks) + 1
+
+
+def test_with_a_transform_the_first_chunk_with_samples_says_what_a_sample_is(tmp_path):
     transform = CountingTransform()
-    catalogue = opened(storage, transform=transform, transform_version="1")
-    builder = Builder(catalogue, store)
-    for i in range(len(catalogue)):
-        assert builder.build(i)
-    assert sorted(transform.seen) == sorted(set(transform.seen))
-    assert len(transform.seen) == len(catalogue)
-    storage.reset_counts()
-    again = Builder(catalogue, store)
-    assert all(again.build(i) for i in range(len(catalogue)))
-    assert storage.num_calls == 0
+    options = {"transform": transform, "filters": [("id", ">=", 120)]}
+    with loader_of(lake(), tmp_path / "cache", **options) as loader:
+        assert [str(entry) for entry in loader.spec] == ["x: int64"]
+        assert transform.seen[0] == 120
+        assert values_of(loader) == [2 * i for i in range(120, 194)]
+    num = len(transform.seen)
+    with loader_of(lake(), tmp_path / "cache", **options) as loader:
+        assert [str(entry) for entry in loader.spec] == ["x: int64"]
+    assert len(transform.seen) == num
 
 
-def test_to_ask_whether_other_rows_stand_in_for_a_chunk_is_no_miss_of_it(store):
-    catalogue = opened(lake())
-    assert not Builder(catalogue, store).is_substituted(0)
-    with Store(store.path) as other:
-        assert Builder(catalogue, other).build(0)
-    store.count_uses(1, [catalogue.key(0)])
-    assert (store.counts()["num_reused"], store.counts()["num_missed"]) == (1, 0)
+def test_a_data_set_without_any_sample_still_says_what_one_would_be(tmp_path):
+    transform = CountingTransform(lambda table: {"x": table["half"].to_numpy()})
+    with loader_of(lake(), tmp_path / "cache", transform=transform, filters=[("id", "<", 0)]) as loader:
+        assert [str(entry) for entry in loader.spec] == ["x: float32"]
+        assert list(loader) == []
 
 
-def test_the_parts_of_one_huge_row_group_are_read_once(store):
-    storage = lake(sizes=(3000,), row_group_size=3000)
-    transform = CountingTransform()
-    catalogue = opened(storage, chunk_size=20_000, transform=transform, transform_version="1")
-    assert len(catalogue.unit(0)) == len(catalogue) > 2
-    builder = Builder(catalogue, store)
-    assert builder.build(len(catalogue) - 1)
-    assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
-    assert len(transform.seen) == len(catalogue)
-    gone = catalogue.key(1)
-    store.discard(gone)
-    assert builder.build(1)
-    assert store.has(gone)
-    assert len(transform.seen) == len(catalogue) + 1
-
-
-def test_parts_that_only_came_along_stay_where_they_can_and_are_not_kept_in_memory(tmp_path):
-    catalogue = opened(lake(sizes=(3000,), row_group_size=3000), chunk_size=20_000)
-    with Store(tmp_path / "other") as store:
-        Builder(catalogue, store).build(0)
-        size = max(store.size_of(catalogue.key(i)) for i in range(len(catalogue)))
-    with Store(tmp_path / "cache", limit_bytes=2 * size) as store:
-        builder = Builder(catalogue, store)
-        last = len(catalogue) - 1
-        assert builder.build(last)
-        with store.open(catalogue.key(last)) as chunk:
-            assert not chunk.is_kept
-        assert sum(store.has(catalogue.key(i)) for i in range(last)) == 2  # which is first is the helpers' to say
-
-
-def test_a_chunk_somebody_else_builds_is_left_to_them(store):
-    catalogue = opened(lake())
-    builder = Builder(catalogue, store)
-    with store.try_lock(catalogue.key(1)):
-        assert not builder.build(1)
-        assert builder.build(0)
-    assert builder.build(1)
-
-
-def test_with_a_transform_the_first_chunk_with_samples_says_what_a_sample_is(store, tmp_path):
-    transform = CountingTransform()
-    options = {"filters": [("id", ">=", 120)], "transform": transform, "transform_version": "1"}
-    catalogue = opened(lake(), **options)
-    spec = Builder(catalogue, store).find_spec()
-    assert [str(entry) for entry in spec] == ["x: int64"]
-    assert transform.seen == [120]
-    with Store(store.path) as other:
-        assert Builder(catalogue, other).find_spec() == spec
-    assert transform.seen == [120]
-
-
-def test_a_fragment_without_samples_is_neither_read_nor_transformed(store):
+def test_a_fragment_without_samples_is_neither_read_nor_transformed(tmp_path):
     transform = CountingTransform()
     # No footer excludes 10.25, which lies between two halves.
     nowhere = (pc.field("half") == 10.25) | (pc.field("id") == 160)
-    catalogue = opened(lake(), filters=nowhere, transform=transform, transform_version="1")
-    empty = [i for i in range(len(catalogue)) if catalogue.num_samples[i] == 0]
-    assert empty
-    builder = Builder(catalogue, store)
-    assert all(builder.build(i) for i in range(len(catalogue)))
+    with loader_of(lake(), tmp_path / "cache", transform=transform, filters=nowhere) as loader:
+        assert values_of(loader) == [320]
     assert transform.seen == [160]
-    for i in empty:
-        assert [len(array) for array in read(store, catalogue, i).values()] == [0]
 
 
-def test_empty_arrays_fit_every_kind_of_field():
-    arrays = empty_arrays(SPEC)
-    assert arrays["dense"].shape == (0, 5)
-    assert isinstance(arrays["words"].values, Ragged)
-    assert arrays["words"].values.offsets.tolist() == [0]
+SCRIPT = """
+import pyarrow.compute as pc
+import stoker
+
+def unlucky(table):
+    if table["id"][0].as_py() >= {unlucky}:
+        raise ValueError("bad luck")
+    return table
+
+dataset = stoker.Dataset("{data}", chunk_size=4000, transform=unlucky, transform_version="1", filters={filters})
+"""
 
 
-def test_a_data_set_without_any_sample_still_says_what_one_would_be(store):
-    transform = CountingTransform(lambda table: {"x": table["half"].to_numpy()})
-    catalogue = opened(lake(), filters=[("id", "<", 0)], transform=transform, transform_version="1")
-    assert [str(entry) for entry in Builder(catalogue, store).find_spec()] == ["x: float32"]
+def warm(tmp_path, name, *, unlucky=10**9, filters="None"):
+    """Warm the cache with what a script of this name says, and return how that ended."""
+    script = tmp_path / f"{name}.py"
+    script.write_text(SCRIPT.format(data=tmp_path / "data", unlucky=unlucky, filters=filters))
+    return main(["warm", f"{script}:dataset", "--cache", str(tmp_path / "cache"), "--threads", "3"])
 
 
-# ---------------------------------------------------------------------- errors
+def test_an_error_while_warming_is_told_when_the_others_are_done_and_what_they_did_stays(tmp_path, capsys):
+    for i in range(8):
+        write_parquet(tmp_path / "data" / f"{i}.parquet", sample_table(50, first=50 * i))
+    assert warm(tmp_path, "unlucky_rows", unlucky=200) == 1
+    assert "bad luck" in capsys.readouterr().err
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+    assert warm(tmp_path, "lucky_rows") == 0
 
 
-def failing(make, storage=None):
-    return opened(storage or lake(), transform=CountingTransform(make), transform_version="1")
-
-
-def test_an_exception_of_the_transform_names_the_fragment_and_keeps_its_cause(store):
-    def make(table):
-        raise ZeroDivisionError("no such row")
-
-    catalogue = failing(make)
-    with pytest.raises(TransformError, match=r"lake/0\.parquet row group 0.*ZeroDivisionError: no such row") as caught:
-        Builder(catalogue, store).build(0)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert caught.value.fragment == str(catalogue.fragments[0])
-    assert any("while transforming" in note for note in caught.value.__notes__)
-    assert list((store.path / "tmp").iterdir()) == []
-    assert store.try_lock(catalogue.key(0)) is not None
-
-
-def test_another_number_of_rows_names_both(store):
-    catalogue = failing(lambda table: {"x": np.zeros(7)})
-    rows = int(catalogue.num_samples[0])
-    with pytest.raises(TransformError, match=rf"7 rows of the {rows} "):
-        Builder(catalogue, store).build(0)
-
-
-def test_a_table_with_fewer_rows_is_refused_too(store):
-    with pytest.raises(TransformError, match="must keep their number"):
-        Builder(failing(lambda table: table.slice(1)), store).build(0)
-
-
-def test_a_result_that_is_no_array_is_refused(store):
-    with pytest.raises(FieldMismatchError, match="list"):
-        Builder(failing(lambda table: [1, 2]), store).build(0)
-
-
-def test_a_result_that_differs_from_the_first_names_fragment_and_field(store):
-    def make(table):
-        return {"x": table["id"].to_numpy().astype(np.float32 if table["id"][0].as_py() else np.float64)}
-
-    catalogue = failing(make)
-    builder = Builder(catalogue, store)
-    assert builder.build(0)
-    with pytest.raises(FieldMismatchError, match=r"row group 1.*'x' should be x: float64, but its dtype is float32"):
-        builder.build(1)
-    assert not store.has(catalogue.key(1))
-
-
-def test_nulls_without_an_answer_name_the_fragment(store):
-    storage = MemoryStorage()
-    write_parquet(storage, {"id": pa.array([1, None])}, url="lake/a.parquet")
-    with pytest.raises(FieldError, match=r"null") as caught:
-        Builder(opened(storage), store).build(0)
-    assert any("lake/a.parquet row group 0" in note for note in caught.value.__notes__)
-
-
-def test_a_source_that_fails_names_stage_and_fragment(store):
-    storage = lake()
-    opened(storage)
-    flaky = FlakyStorage(storage, error=lambda: PermissionError("not today"))
-    catalogue = opened(flaky)
-    list(catalogue.read(1))  # what was read whole with its footer
-    flaky._every = 1
-    with pytest.raises(SourceError, match="not today") as caught:
-        Builder(catalogue, store).build(0)
-    assert f"while reading {catalogue.fragments[0]}" in caught.value.__notes__
-
-
-def test_stages_are_told_with_their_bytes(store):
-    stages = Stages(max_spans=100)
-    catalogue = opened(lake(), transform=CountingTransform(), transform_version="1")
-    Builder(catalogue, store, on_stage=stages).build(0)
-    told = [span[:4] for track in stages.tracks() for span in track.recorded()]
-    names = [stage for stage, *_ in told]
-    # Fetching and decoding take turns; what is made of the rows follows.
-    assert set(names) == {"fetch", "decode", "transform", "convert", "publish"}
-    assert names[-3:] == ["transform", "convert", "publish"]
-    assert all(start <= stop for _, start, stop, _ in told)
-    assert {stage: size for stage, _, _, size in told}["publish"] == store.disk.folder.count_bytes()
-
-
-# ---------------------------------------------------------------------- warm
-
-
-def test_warming_a_cache_that_is_too_small_keeps_what_fits_and_says_so(tmp_path):
-    catalogue = opened(lake(sizes=(50,) * 8))
-    with Store(tmp_path / "other") as store:
-        Builder(catalogue, store).build(0)
-        size = store.disk.folder.count_bytes()
-    with Store(tmp_path / "cache", limit_bytes=int(3.5 * size)) as store:
-        progress = warm(Builder(catalogue, store), pool=AdaptivePool(2))
-        assert progress.is_full
-        assert progress.num_done == sum(store.has(catalogue.key(i)) for i in range(len(catalogue))) == 3
-        assert warm(Builder(catalogue, store), pool=AdaptivePool(2)).num_done == 3
-    with Store(tmp_path / "none", limit_bytes=100) as store, pytest.raises(CacheFullError, match="never fit"):
-        warm(Builder(catalogue, store), pool=AdaptivePool(2))
-
-
-def test_an_error_while_warming_is_raised_when_the_others_are_done(store):
-    def make(table):
-        if table["id"][0].as_py() >= 100:
-            raise ValueError("bad luck")
-        return {"x": table["id"].to_numpy()}
-
-    with pytest.raises(TransformError, match="bad luck"):
-        warm(Builder(failing(make), store), pool=AdaptivePool(3))
-    assert list((store.path / "tmp").iterdir()) == []
-
-
-class HeldFiles(Files):
-    """Holds the first chunk whose header is about to be written until it is let go."""
-
-    def __init__(self):
-        self.is_held = threading.Event()
-        self.let_go = threading.Event()
-
-    def write(self, fd, data, *, offset):
-        is_header = offset == 0 and len(data) > 1000
-        if is_header and not self.is_held.is_set():
-            self.is_held.set()
-            assert self.let_go.wait(30)
-        super().write(fd, data, offset=offset)
+def test_a_chunk_without_samples_has_arrays_without_rows(tmp_path):
+    deep = pa.array([[[i], []] for i in range(50)], pa.list_(pa.list_(pa.int8())))
+    for i in range(2):
+        table = sample_table(50, first=50 * i).append_column("deep", deep)
+        write_parquet(tmp_path / "data" / f"{i}.parquet", table)
+    assert warm(tmp_path, "few_rows", filters='(pc.field("half") == 10.25) | (pc.field("id") == 60)') == 0
+    found = [content_of(path) for path in (tmp_path / "cache" / "chunks").iterdir()]
+    assert sorted(int(metadata["num_samples"]) for metadata, _, _ in found) == [0, 1]
+    (arrays,) = (arrays for metadata, arrays, _ in found if metadata["num_samples"] == "0")
+    assert len(arrays["records"]) == len(arrays["strips.places"]) == len(arrays["strips"]) == 0
+    assert arrays["deep.offsets"].tolist() == arrays["deep.values.offsets"].tolist() == [0]
 
 
 class Crowd:
-    """A transform that notes how many threads were in it at once; each waits for a second one, as long as it is told.
+    """A transform that notes how many threads were in it at once; behind the first table, each waits for another."""
 
-    Args:
-        patience_s: Where no second one may come, whoever can come in as well has so much time to.
-    """
-
-    def __init__(self, patience_s):
-        self.patience_s = patience_s
+    def __init__(self):
         self.now = self.most = 0
         self.mutex = threading.Lock()
         self.are_two = threading.Event()
@@ -328,136 +166,168 @@ class Crowd:
             self.most = max(self.most, self.now)
             if self.now > 1:
                 self.are_two.set()
-        self.are_two.wait(self.patience_s)
+        if table["id"][0].as_py():
+            assert self.are_two.wait(30)
         with self.mutex:
             self.now -= 1
         return {"x": table["id"].to_numpy()}
 
 
-def test_the_next_chunk_is_made_while_one_is_published_but_no_two_at_once(tmp_path):
-    files, crowd = HeldFiles(), Crowd(patience_s=0.05)
-    catalogue = opened(
-        lake((50,) * 5), transform=crowd, transform_version="1"
-    )  # a file each, so that none is read with another
-    with Store(tmp_path / "cache", files=files) as store:
-        files.is_held.set()
-        builder = Builder(catalogue, store, num_computing=1)
-        builder.find_spec()
-        files.is_held.clear()
-        chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
-        first = threading.Thread(target=builder.build, args=(chunks[0],))
-        first.start()
-        assert files.is_held.wait(30)
-        assert builder.build(chunks[1])
-        assert not store.has(catalogue.key(chunks[0]))
-        files.let_go.set()
-        first.join()
-        in_threads(builder.build, chunks[2:])
-        assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
-    assert len(chunks) >= 3
-    assert crowd.most == 1
-
-
-class Meeting:
-    """A remote storage whose reads wait until so many are there at once."""
-
-    def __init__(self, inner, num):
-        self.list, self.stat, self.inner = inner.list, inner.stat, inner
-        self.barrier = threading.Barrier(num)
-        self.is_open = False
-
-    def read(self, url, offset, num_bytes):
-        if self.is_open:
-            self.barrier.wait(30)
-        return self.inner.read(url, offset, num_bytes)
-
-
-def test_as_many_fetch_as_there_are_threads_and_no_more_compute_than_may(tmp_path):
-    storage, crowd = Meeting(lake((50,) * 9), 8), Crowd(patience_s=0)
-    catalogue = opened(storage, transform=crowd, transform_version="1")
-    with Store(tmp_path / "cache") as store:
-        builder = Builder(catalogue, store, num_computing=2)
-        builder.find_spec()
-        chunks = [i for i in range(len(catalogue)) if not store.has(catalogue.key(i))]
-        crowd.most, crowd.are_two, crowd.patience_s = 0, threading.Event(), 30
-        storage.is_open = True
-        in_threads(builder.build, chunks)
-        assert all(store.has(catalogue.key(i)) for i in range(len(catalogue)))
-    assert len(chunks) == 8  # so all of them were reading at once, or the barrier would have broken
+def test_as_many_threads_transform_as_are_asked_for_and_no_more(tmp_path):
+    crowd = Crowd()
+    with loader_of(lake((50,) * 30), tmp_path / "cache", transform=crowd, num_threads=2) as loader:
+        assert sorted(values_of(loader)) == list(range(1500))
     assert crowd.most == 2
 
 
-def test_a_place_is_free_again_after_a_transform_that_failed(tmp_path):
-    def fails(table):
-        raise RuntimeError("no")
+class Late:
+    """A store that answers late, and counts how many wait for it at once."""
 
-    catalogue = opened(lake((50,) * 3), transform=CountingTransform(), transform_version="1")
-    with Store(tmp_path / "cache") as store:
-        builder = Builder(catalogue, store, num_computing=1)
-        builder.find_spec()
-        catalogue.dataset.transform = fails
-        for i in (1, 2):
-            with pytest.raises(TransformError):
-                builder.build(i)
-        catalogue.dataset.transform = CountingTransform()
-        assert all(builder.build(i) for i in (1, 2))
+    def __init__(self, inner, wait_s):
+        self.inner, self.wait_s = inner, wait_s
+        self.list, self.stat = inner.list, inner.stat
+        self.num_waiting = self.most_waiting = 0
+        self.mutex = threading.Lock()
 
-
-class Noted:
-    """A transform that tells when it sees its second table."""
-
-    def __init__(self):
-        self.num_seen = 0
-        self.has_two = threading.Event()
-
-    def __call__(self, table):
-        self.num_seen += 1
-        if self.num_seen > 1:
-            self.has_two.set()
-        return {"x": table["id"].to_numpy()}
+    def read(self, url, offset, num_bytes):
+        with self.mutex:
+            self.num_waiting += 1
+            self.most_waiting = max(self.most_waiting, self.num_waiting)
+        try:
+            time.sleep(self.wait_s)
+            return self.inner.read(url, offset, num_bytes)
+        finally:
+            with self.mutex:
+                self.num_waiting -= 1
 
 
-def test_a_part_is_published_while_the_next_one_is_made_where_nobody_else_builds(tmp_path):
-    files, noted = HeldFiles(), Noted()
-    catalogue = opened(lake((50, 4_000), row_group_size=4_000), transform=noted, transform_version="1")
-    unit = catalogue.unit(1)
-    assert len(unit) > 2
-    with Store(tmp_path / "cache", files=files) as store:
-        files.is_held.set()
-        builder = Builder(catalogue, store, num_computing=2)
-        builder.find_spec()
-        files.is_held.clear()
-        noted.num_seen = 0
-        noted.has_two.clear()
-        building = threading.Thread(target=builder.build, args=(1,))
-        building.start()
-        assert files.is_held.wait(30)
-        assert noted.has_two.wait(30)
-        assert not store.has(catalogue.key(1))
-        files.let_go.set()
-        building.join()
-        builder.close()
-        assert all(store.has(catalogue.key(i)) for i in unit)
-    assert not any(thread.name.startswith("stoker-build") for thread in threading.enumerate())
+@pytest.mark.parametrize("is_tight", [False, True])
+def test_more_are_fetched_at_once_from_a_store_that_answers_late_where_there_is_room_for_them(tmp_path, is_tight):
+    late = Late(lake((50,) * 60), 0.1)  # far longer than it takes to compute, on a busy machine, too
+    dataset = stoker.Dataset("lake/", storage=late)
+    options = {"batch_size": 60, "shuffle": True, "window": 60, "num_threads": 1, "cache": tmp_path / "cache"}
+    with stoker.Loader(dataset, cache_limit=100_000 if is_tight else "1GB", **options) as loader:
+        late.most_waiting = 0
+        assert sorted(values_of(loader, "id")) == list(range(3000))
+    # One that computes, and the six beside it.
+    assert (late.most_waiting <= 7) == is_tight
 
 
-def test_a_part_that_cannot_be_published_ends_the_build_and_leaves_nothing(tmp_path):
-    class Broken(Files):
-        is_broken = False
+late = Late(lake((50,) * 60), 0.1)
 
-        def write(self, fd, data, *, offset):
-            if self.is_broken:
-                raise PermissionError(errno.EACCES, "not on a Sunday")
-            super().write(fd, data, offset=offset)
 
-    catalogue = opened(lake((4_000,), row_group_size=4_000))
-    files = Broken()
-    with Store(tmp_path / "cache", files=files) as store:
-        builder = Builder(catalogue, store, num_computing=2)
-        files.is_broken = True
-        with pytest.raises(CacheError, match="not on a Sunday"):
-            builder.build(0)
-        files.is_broken = False
-        builder.close()
-        assert list((store.path / "tmp").iterdir()) == []
-        assert builder.permits.num_free == 2
+def counted_from_here(table):
+    if table["id"][0].as_py() == 0:  # what opening the data set reads does not count
+        late.most_waiting = 0
+    return table
+
+
+# Named on the command line below.
+late_dataset = stoker.Dataset("lake/", storage=late, transform=counted_from_here, transform_version="1")
+
+
+def test_warming_fetches_more_at_once_too(tmp_path):
+    assert main(["warm", f"{__name__}:late_dataset", "--cache", str(tmp_path / "cache"), "--threads", "1"]) == 0
+    assert late.most_waiting > 7
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def fails(table):
+    raise ZeroDivisionError("no such row")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (fails, TransformError, r"lake/0\.parquet row group 0.*ZeroDivisionError: no such row"),
+        (lambda table: {"x": np.zeros(7)}, TransformError, r"7 rows of the 50 .*must keep their number"),
+        (lambda table: table.slice(1), TransformError, r"49 rows of the 50 .*must keep their number"),
+        (lambda table: [1, 2], FieldMismatchError, "returned a list"),
+    ],
+)
+def test_what_a_transform_may_not_do_names_the_fragment(tmp_path, make, error, match):
+    def load():
+        with loader_of(lake(), tmp_path / "cache", transform=make) as loader:
+            list(loader)
+
+    with pytest.raises(error, match=match) as caught:
+        load()
+    assert caught.value.fragment == "lake/0.parquet row group 0"
+    assert any("while transforming lake/0.parquet row group 0" in note for note in caught.value.__notes__)
+    assert make is not fails or isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+
+
+def lists(num, *, levels=1):
+    values = np.zeros(num, np.uint8)
+    for _ in range(levels):
+        values = Ragged(values, np.arange(num + 1))
+    return values
+
+
+def falling(num):
+    """Return lists of which every other one ends before it begins, as pyarrow takes them unchecked."""
+    offsets = pa.py_buffer((np.arange(num + 1) % 2).astype(np.int32))
+    return pa.ListArray.from_buffers(
+        pa.list_(pa.uint8()), num, [None, offsets], children=[pa.array([1, 2], pa.uint8())]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"x": None}, "'x' is missing"),
+        ({"x": lambda num: np.zeros(num, np.float32)}, "'x' should be x: float64, but its dtype is float32"),
+        ({"vector": lambda num: np.zeros((num, 4), np.float32)}, r"it has the shape \[50, 4\] for 50 rows"),
+        ({"vector": lists}, "it is ragged"),
+        ({"near": lambda num: np.zeros(num, np.uint8)}, "it is not ragged"),
+        ({"near": lambda num: lists(num, levels=2)}, "it has more than 1 level"),
+        ({"near": falling}, "its offsets do not rise from 0"),
+        ({"deep": lists}, "it has 1 level"),
+        ({"more": np.zeros}, "'more' is none of the data set's"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_a_result_that_differs_from_the_first_names_fragment_and_field_and_is_not_kept(tmp_path, change, reason):
+    first = {
+        "x": np.zeros,
+        "vector": lambda num: np.zeros((num, 5), np.float32),
+        "near": lists,
+        "deep": lambda num: lists(num, levels=2),
+    }
+
+    def make(table):
+        made = first | (change if table["id"][0].as_py() else {})
+        return {name: one(table.num_rows) for name, one in made.items() if one is not None}
+
+    with (
+        loader_of(lake(), tmp_path / "cache", transform=make) as loader,
+        pytest.raises(FieldMismatchError, match=rf"lake/0\.parquet row group 1: .*{reason}.*The first chunk"),
+    ):
+        list(loader)
+    (path,) = (tmp_path / "cache" / "chunks").iterdir()
+    assert content_of(path)[0]["about"]["row_groups"] == [0, 0]
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+
+
+def test_fields_that_would_share_an_array_are_refused(tmp_path):
+    storage = MemoryStorage()
+    write_parquet(storage, {"a": pa.array([[[1]]]), "a.values": pa.array([[1]])}, url="lake/a.parquet")
+    with pytest.raises(FieldError, match=r"'a' and 'a\.values' would both be kept as 'a\.values.*rename one"):
+        loader_of(storage, tmp_path / "cache")
+
+
+def test_a_value_that_does_not_fit_names_its_row_wherever_it_lies_in_the_table(tmp_path):
+    values = np.zeros(60_000)
+    values[45_123] = 1e30
+    write_parquet(tmp_path / "a.parquet", {"x": values})
+
+    def in_pieces(table):
+        return pa.concat_tables([table.slice(i, 20_000) for i in range(0, 60_000, 20_000)])
+
+    narrow = {"x": stoker.Field("float32", storage_dtype="float16")}
+    dataset = stoker.Dataset(tmp_path / "a.parquet", fields=narrow, transform=in_pieces, transform_version="1")
+    with pytest.raises(FieldError, match=r"row 45123, counted from 0"):
+        stoker.Loader(dataset, batch_size=10, cache=tmp_path / "cache")

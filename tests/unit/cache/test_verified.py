@@ -1,96 +1,123 @@
-"""Notes of verified files: what makes one wrong."""
+"""Checksums of a chunk are compared when it is first opened after a start of the machine, and after a touch."""
 
 import os
 
 import pytest
+from tests.strategies import write_files
 
-from stoker.cache.folder import _SETTLED_NS, Files, Folder
+from stoker import Cache, Dataset, Loader
+from stoker.cli import main
 
-KEY = "ab" * 16
+ROWS = list(range(100))
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "chunk"
-    path.write_bytes(b"content")
-    # The time of change cannot be set, so the file is made old by looking at it from later on.
-    return path
+def dataset(tmp_path):
+    return Dataset(write_files(tmp_path / "data", [100], row_group_size=50), columns=["id"], chunk_size="400B")
 
 
-def _about(path, *, age_ns=2 * _SETTLED_NS):
+@pytest.fixture
+def cache(tmp_path, dataset):
+    assert load(dataset, tmp_path / "cache")[0] == ROWS
+    return tmp_path / "cache"
+
+
+def load(dataset, cache, **options):
+    """Return the rows that come, and how many chunks were mended."""
+    with Loader(dataset, batch_size=50, num_threads=1, cache=Cache(cache, **options)) as loader:
+        return [row for batch in loader for row in batch["id"].tolist()], loader.stats().num_mended
+
+
+def first_met(cache):
+    """Return the cache as a process finds it that has not seen it: in another folder, the same files."""
+    other = cache.with_name("found")
+    other.mkdir(0o700)
+    for path in cache.iterdir():
+        path.rename(other / path.name)
+    return other
+
+
+def chunk_of(cache):
+    return min((cache / "chunks").iterdir())
+
+
+def note_of(cache):
+    return cache / "checked" / chunk_of(cache).stem
+
+
+def write_note(cache, *, boot=None):
+    """Write down that the chunk was verified as it is now."""
+    path, about = note_of(cache), chunk_of(cache).stat()
+    boot = boot or str(path.readlink()).split()[0]
+    path.unlink()
+    path.symlink_to(f"{boot} {about.st_ino} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}")
+
+
+def damaged(path):
+    data = bytearray(path.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little")] ^= 1  # of the first record
+    return bytes(data)
+
+
+def rewrite(path):
+    path.write_bytes(damaged(path))
+
+
+def lengthen(path):
+    with path.open("ab") as file:
+        file.write(b"!")
+
+
+def replace(path):
+    about, other = path.stat(), path.with_name("other")
+    other.write_bytes(damaged(path))
+    os.utime(other, ns=(about.st_atime_ns, about.st_mtime_ns))
+    other.replace(path)
+
+
+def set_back(path):
     about = path.stat()
-    values = {name: getattr(about, name) for name in ("st_ino", "st_size", "st_mtime_ns")}
-    return type("About", (), {**values, "st_ctime_ns": about.st_ctime_ns - age_ns})()
+    path.write_bytes(damaged(path))
+    while path.stat().st_ctime_ns == about.st_ctime_ns or path.stat().st_mtime_ns != about.st_mtime_ns:
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # until the file system's clock has ticked
 
 
-@pytest.fixture
-def folder(tmp_path):
-    folder = Folder(tmp_path / "cache", Files())
-    yield folder
-    folder.close()
+def test_what_was_verified_since_the_start_is_not_read_again_unless_each_opening_looks(dataset, cache):
+    rewrite(chunk_of(cache))
+    write_note(cache)
+    rows, num_mended = load(dataset, cache := first_met(cache))
+    assert (sorted({*rows} ^ {*ROWS}) != [], num_mended) == (True, 0)
+    assert load(dataset, cache, verify="always") == (ROWS, 1)
 
 
-def test_a_mark_holds_for_the_file_as_it_was(folder, file):
-    assert not folder.was_verified(KEY, _about(file))
-    folder.note_verified(KEY, _about(file))
-    assert folder.was_verified(KEY, _about(file))
-    assert not folder.was_verified("cd" * 16, _about(file))
+@pytest.mark.parametrize("touch", [rewrite, lengthen, replace, set_back])
+def test_whatever_touches_the_file_makes_its_note_wrong(dataset, cache, touch):
+    touch(chunk_of(cache))
+    assert load(dataset, first_met(cache)) == (ROWS, 1)
 
 
-def _rewrite(file):
-    file.write_bytes(b"CONTENT")
+@pytest.mark.parametrize("touch", [rewrite, lengthen, replace])
+def test_a_process_that_has_opened_the_file_looks_again_once_it_was_touched(dataset, cache, touch):
+    touch(chunk_of(cache))
+    assert load(dataset, cache) == (ROWS, 1)
 
 
-def _lengthen(file):
-    with file.open("ab") as out:
-        out.write(b"!")
+def test_a_note_of_another_start_is_wrong(dataset, cache):
+    rewrite(chunk_of(cache))
+    write_note(cache, boot="another-start")
+    assert load(dataset, first_met(cache)) == (ROWS, 1)
 
 
-def _replace(file):
-    other = file.with_name("other")
-    other.write_bytes(b"content")
-    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
-    other.replace(file)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_note_of_another_user_is_not_believed(dataset, cache):
+    rewrite(chunk_of(cache))
+    write_note(cache)
+    os.chown(note_of(cache), 12345, 12345, follow_symlinks=False)
+    assert load(dataset, first_met(cache)) == (ROWS, 1)
 
 
-def _set_back(file):
-    before = file.stat()
-    file.write_bytes(b"CONTENT")
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-@pytest.mark.parametrize("touch", [_rewrite, _lengthen, _replace, _set_back])
-def test_whatever_touches_the_file_makes_its_mark_wrong(folder, file, touch):
-    folder.note_verified(KEY, _about(file))
-    before = file.stat()
-    while file.stat().st_ctime_ns == before.st_ctime_ns:  # until the file system's clock has ticked
-        touch(file)
-    assert not folder.was_verified(KEY, _about(file))
-
-
-def test_a_mark_of_another_boot_is_wrong(folder, file):
-    folder.note_verified(KEY, _about(file))
-    link = folder.path / "checked" / KEY
-    _, rest = str(link.readlink()).split(" ", 1)
-    link.unlink()
-    link.symlink_to(f"another-boot {rest}")
-    assert not folder.was_verified(KEY, _about(file))
-
-
-def test_a_file_that_changed_a_moment_ago_is_not_marked(folder, file):
-    about = file.stat()
-    folder.note_verified(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
-    assert not folder.was_verified(KEY, about)
-    assert not folder.was_verified(KEY, _about(file, age_ns=-_SETTLED_NS * 1000))
-
-
-def test_a_folder_that_cannot_be_written_to_marks_nothing(folder, file):
-    (folder.path / "checked").rmdir()
-    folder.note_verified(KEY, _about(file))
-    assert not folder.was_verified(KEY, _about(file))
-
-
-def test_no_name_stays_aside(folder, file):
-    for _ in range(3):
-        folder.note_verified(KEY, _about(file))
-    assert [path.name for path in (folder.path / "checked").iterdir()] == [KEY]
+def test_what_goes_takes_its_note_along(dataset, cache):
+    assert note_of(cache).is_symlink()
+    rewrite(chunk_of(cache))
+    assert main(["cache", "verify", str(cache), "--fix"]) == 3
+    assert {path.name for path in (cache / "checked").iterdir()} == {path.stem for path in (cache / "chunks").iterdir()}
