@@ -127,19 +127,20 @@ def test_a_chunk_of_many_blocks_has_every_row_in_its_place(tmp_path):
 
 def test_bytes_between_fields_are_zero_whatever_was_written_before(tmp_path):
     for i in range(6):
-        write_parquet(tmp_path / "data" / f"{i}.parquet", {"id": np.arange(9)})
+        write_parquet(tmp_path / "data" / f"{i}.parquet", {"id": np.arange(900 if i % 2 else 9)})
 
     def narrow(table):
         num = table.num_rows
-        lists = Ragged(np.full(num * 600, -1), np.arange(num + 1) * 600)  # what memory may still hold later
+        length = 600 if num == 9 else 0  # what lies where the records of the next chunk come to be
+        lists = Ragged(np.full(num * length, -1), np.arange(num + 1) * length)
         return {"a": np.full(num, -1, np.int8), "b": np.full((num, 17), -1, np.int16), "lists": lists}
 
     dataset = stoker.Dataset(tmp_path / "data", transform=narrow, transform_version="1")
     with stoker.Loader(dataset, batch_size=9, cache=tmp_path / "cache", num_threads=1) as loader:
-        assert len(list(loader)) == 6
+        assert len(list(loader)) == 303
     for path in (tmp_path / "cache" / "chunks").iterdir():
         records = content_of(path)[1]["records"]
-        assert records.shape == (9, 64)
+        assert records.shape[1] == 64
         assert (records[:, :35] == 255).all()
         assert not records[:, 35:].any()
 
