@@ -135,6 +135,8 @@ class Position:
             if not set("".join(weights or ())) <= set("0123456789/"):  # such as "1e999999999", worked out for ever
                 raise ValueError(f"mixture.weights is {weights!r}")
             num = 1 if mixing is None else len(mixing.names)
+            if mixing is not None and len(set(mixing.names)) < num:
+                raise ValueError(f"mixture.names has a name twice: {', '.join(mixing.names)}")
             of_each: list[tuple[object, ...] | None] = [found.datasets, weights]
             of_each += [] if leg is None else [leg.given, leg.streams]
             if not num or any(one is not None and len(one) != num for one in of_each):

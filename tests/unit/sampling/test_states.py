@@ -125,6 +125,10 @@ def test_what_is_no_saved_position_is_said_to_be_none(loader, saved, words):
         ({"mixture": {"names": ["a"]}}, "not sound: mixture.until is missing"),
         ({"mixture": {"names": [1], "weights": None, "until": None}}, r"not sound: mixture.names\[0\] is 1"),
         ({"mixture": {"names": ["a"], "weights": ["1", "2"], "until": "first"}}, "not sound: it tells of 1 data sets"),
+        (
+            {"mixture": {"names": ["a", "a"], "weights": None, "until": None}},
+            "not sound: mixture.names has a name twice: a, a",
+        ),
         ({"mixture": {"names": ["a"], "weights": ["1e999999999"], "until": "first"}}, "not sound: mixture.weights is"),
         ({"mixture": {"names": ["a", "b"], "weights": None, "until": None}}, "not sound: it tells of 1 data sets"),
         ({"mixture": {"names": ["a"], "weights": None, "until": "none"}}, "not sound: mixture.until is 'none'"),
