@@ -34,6 +34,7 @@ from stoker.errors import (
 )
 from stoker.fields.spec import Array, Arrays, Entry, Ragged, Spec
 from stoker.hashing import fingerprint
+from stoker.host.forks import cached_property
 from stoker.metrics.stages import NO_STAGES, Stages
 from stoker.storage.failures import is_of_surroundings
 
@@ -82,12 +83,9 @@ class Builder:
         self._dataset = catalogue.dataset
         self._converter = Converter(self._dataset.fields)
         self._spec: Spec | None = None
-        # Columns that may come as dictionaries; none for a transform, which gets all columns as they are.
-        self._coded: frozenset[str] = frozenset()
         self._processes: TransformProcesses | None = None
         if (transform := self._dataset.transform) is None:
             self._spec = plan_sample(catalogue.schema, self._dataset)
-            self._coded = self._converter.coded(catalogue.schema)
         elif num_processes is not None:
             self._processes = TransformProcesses(transform, num_processes)
         self._finding = threading.Lock()
@@ -127,6 +125,12 @@ class Builder:
     def num_substituted(self) -> int:
         """Chunks whose rows were replaced by others, of those that were built or met here."""
         return len(self._substituted)
+
+    @cached_property
+    def _coded(self) -> frozenset[str]:
+        """Columns that may come as dictionaries; none for a transform, which gets all columns as they are."""
+        is_plain = self._dataset.transform is None
+        return self._converter.coded(self.catalogue.schema) if is_plain else frozenset()
 
     # ------------------------------------------------------------------ what a sample is
 
