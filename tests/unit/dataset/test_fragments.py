@@ -7,11 +7,13 @@ import io
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import examples
 
 from stoker import Dataset, NGram
+from stoker.dataset.fragments import plan_fragments
 from stoker.testing import MemoryStorage
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -83,6 +85,12 @@ def test_empty_row_groups_make_no_fragment():
 
 def test_a_row_group_is_never_cut_below_a_row():
     assert fragments_of([3, 1], chunk_rows=1 / 8) == [(0, 1, (0, 1)), (0, 1, (1, 2)), (0, 1, (2, 3)), (1, 2, None)]
+
+
+@pytest.mark.parametrize("wrong", [(-1, 10), (2**62, 2**62)])
+def test_absurd_row_counts_are_refused(wrong):
+    with pytest.raises(ValueError, match="claims"):
+        plan_fragments([wrong], chunk_bytes=10)
 
 
 def test_fragments_end_where_runs_do():

@@ -6,15 +6,18 @@ import itertools
 import math
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import examples
 
 from stoker import SourceError
 from stoker.storage.clients import checked_options, client_of, store_of
 from stoker.storage.failures import RetryingStorage
-from stoker.storage.fetch import SLACK_BYTES, ByteRange, RequestTimes, plan_ranges
+from stoker.storage.fetch import SLACK_BYTES, ByteRange, RequestTimes, fetch, plan_ranges
 from stoker.storage.find_storage import FsspecStorage
+from stoker.storage.storage import ObjectInfo
 
 SIZE = 16_384
 
@@ -32,6 +35,37 @@ def test_ranges_cover_every_chunk_and_lie_apart(chunks, hole):
     for before, after in itertools.pairwise(ranges):
         assert after.start - before.stop > hole
     assert all(0 <= r.start < r.stop <= SIZE for r in ranges)
+
+
+class Zeros:
+    """A storage of one object, which notes where it is read."""
+
+    info = ObjectInfo(url="a", size_bytes=1 << 40, version="1")
+
+    def __init__(self):
+        self.asked = []
+
+    def stat(self, url):
+        return self.info
+
+    def read(self, url, offset, num_bytes):
+        self.asked.append((offset, offset + num_bytes))
+        return memoryview(np.zeros(num_bytes, np.uint8))
+
+
+@examples(30)
+@given(st.integers(0, 10**9), st.integers(1, 10**8))
+def test_requests_cut_a_range_evenly(start, length):
+    storage, most = Zeros(), 16 << 20
+    fetch(storage.info, storage, [ByteRange(start, start + length)], RequestTimes())
+    requests = sorted(storage.asked)
+    sizes = [stop - begin for begin, stop in requests]
+    assert (requests[0][0], requests[-1][1]) == (start, start + length)
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(requests))
+    assert len(requests) == -(-length // most)
+    assert max(sizes) <= most
+    assert len({*sizes[:-1]}) <= 1
+    assert max(sizes) - sizes[-1] < len(sizes)
 
 
 def test_holes_are_as_large_as_what_comes_while_a_request_waits():
