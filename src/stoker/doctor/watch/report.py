@@ -44,7 +44,8 @@ class WatchReport:
         num_left_out: Steps left out later: beside a checkpoint, behind a replay.
         num_epoch_starts: First batches of epochs, the very first left out.
         first_batch_s: What the very first batch took: the start of the loader.
-        parts: Stall share over the run, in at most 32 equal parts.
+        parts: Stall share over the run, in at most 32 parts: none has more than twice the steps of another, but that
+            the last may be shorter.
         replay: The replay test, where it was made.
         device: Times by the device's own clock, where they were taken.
         is_async: Steps may only have launched work that a device did later.
