@@ -1,10 +1,10 @@
 """What a real loader records, and what it says of itself meanwhile."""
 
 import shutil
-import time
 from collections import Counter
 
 import pytest
+from tests.processes import wait_until
 from tests.strategies import sample_table, write_files
 from tests.unit.metrics.importer import read
 
@@ -92,9 +92,8 @@ def test_a_trace_does_not_change_how_many_batches_are_made_at_a_time(data, tmp_p
     with Loader(Dataset(data), batch_size=10, shuffle=True, prefetch=12, trace=trace, num_threads=1) as loader:
         batches = iter(loader)
         next(batches)
-        until_s = time.monotonic() + 20
-        while loader.stats().stages["batch"].num_calls < 8 and time.monotonic() < until_s:
-            time.sleep(0.001)  # a loop that takes its time: 1, 1, 2 and 4 are made, and there is no room for 8 more
+        # A loop that takes its time: 1, 1, 2 and 4 are made, and there is no room for 8 more.
+        wait_until(lambda: loader.stats().stages["batch"].num_calls >= 8)
         num_steps = 1 + sum(1 for _ in batches)
     found = imported(trace, tmp_path)
     made = sorted(s.args["step"] for s in named(found, "batch") if s.args["epoch"] == 0)

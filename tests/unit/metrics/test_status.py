@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from tests.processes import wait_until
 from tests.strategies import write_files
 
 import stoker
@@ -50,9 +51,8 @@ def training(data, batch_size=50, kind=stoker.Loader, **options):
 
 def written(place):
     """Return what the file of a loader that trains says, once whichever thread writes it first is done."""
-    while not (paths := list(place.glob("*.json"))):
-        pass
-    (path,) = paths
+    wait_until(lambda: any(place.glob("*.json")))
+    (path,) = place.glob("*.json")
     return path.read_text()
 
 
@@ -72,8 +72,12 @@ class Clock(stoker.Trace):
     def begin(self, place):
         """Let the file be written at 0."""
         before = written(place)
-        while written(place) == before:  # the thread that wrote it first may not be done
+
+        def is_written():  # not at once: the thread that wrote it first may not be done
             self.tell(0)
+            return written(place) != before
+
+        wait_until(is_written)
 
 
 @pytest.fixture
@@ -152,11 +156,12 @@ def test_loaders_are_shown_while_they_train_until_they_are_closed(data, place, t
 TRAINING = """
     import os, sys
     import stoker
+    from tests.processes import wait_until
 
     loader = stoker.Loader(stoker.Dataset(sys.argv[1]), batch_size=50, prefetch=0)
     next(iter(loader))
-    while not any(name.endswith(".json") for name in os.listdir(os.environ["STOKER_STATUS"])):
-        pass  # another thread is writing it
+    # Another thread is writing it.
+    wait_until(lambda: any(name.endswith(".json") for name in os.listdir(os.environ["STOKER_STATUS"])))
     if len(sys.argv) > 2:
         if os.fork() == 0:
             print("trains", flush=True)
@@ -268,6 +273,5 @@ def test_the_folder_is_the_same_for_jobs_and_shells(data, tmp_path, monkeypatch,
     go_to("job")
     with training(data):
         go_to("shell")
-        while os.getpid() not in [one["pid"] for one in top()]:
-            pass
+        wait_until(lambda: os.getpid() in [one["pid"] for one in top()])
     assert [*(tmp_path / "job").iterdir(), *(tmp_path / "shell").iterdir()] == []
