@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import stoker
+from stoker import errors
 
 
 def test_every_exported_name_exists_and_has_a_docstring():
@@ -22,7 +23,6 @@ def test_importing_stoker_pulls_in_no_framework_no_compiler_and_neither_demo_nor
 
 
 def test_the_drawn_error_tree_is_the_real_one():
-    errors = inspect.getmodule(stoker.StokerError)
     lines = errors.__doc__.split("\n")
     drawn = [match.groups() for line in lines if (match := re.match(r"^([ │├└─]*)(\w+Error)\b", line))]
     assert len(drawn) > 5

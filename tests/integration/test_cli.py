@@ -46,19 +46,6 @@ def test_help_names_every_command_and_exit_code(run):
     assert all(word in out for word in ("demo", "inspect", "warm", "cache", "explain", "order", "130"))
 
 
-COMMANDS = [
-    *("demo", "doctor", "inspect", "vocabulary", "warm", "ready", "top", "explain", "trace"),
-    *("cache", "cache ls", "cache verify", "cache rm", "order", "order quality"),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_has_examples(run, command):
-    code, out, _ = run(*command.split(), "--help")
-    assert code == 0
-    assert f"stoker {command}" in out.split("examples:")[1]
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -150,7 +150,7 @@ def test_the_doctor_and_its_page_show_none(lake, tmp_path, run):
 
 def test_prometheus_gets_none(lake):
     client = pytest.importorskip("prometheus_client")
-    prometheus = pytest.importorskip("stoker.metrics.prometheus")
+    from stoker.metrics import prometheus
 
     with stoker.Loader(stoker.Dataset(lake, chunk_size=1000), batch_size=8) as loader:
         list(loader)
