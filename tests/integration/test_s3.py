@@ -32,20 +32,6 @@ pytestmark = pytest.mark.timeout(60)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def door():
-    server = S3Server()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def server(door):
-    yield door
-    door.fault = door.rewrite = None
-    door.requests.clear()
-
-
 @pytest.fixture
 def bucket(server):
     return server.make_bucket(f"bucket-{next(_numbers)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,12 @@ import numpy as np
 from xxhash import xxh3_64_hexdigest
 
 from stoker import Ragged, Spec
-from stoker._native import ChunkMap
 from stoker.cache.folder import Files
 from stoker.cache.format import ChunkHeader, array_names, check_arrays, read_header, strip_names, table_names
 from stoker.cache.tables import STRIP_UNIT_BYTES, take_rows
 from stoker.cache.write import prepare_chunk
 from stoker.fields.offsets import offsets_of, ranges
 from stoker.fields.spec import Array, Arrays, run_name
-from stoker.loader.window import Window, WindowLayout
 
 
 def write_chunk(target: Path | str | int, arrays, spec: Spec, **options) -> int:
@@ -75,16 +73,6 @@ def with_longer_header(chunk: bytes, num_bytes: int) -> bytes:
     """Return a chunk file whose header is filled up to so many bytes, as where pages are larger."""
     start = 8 + int.from_bytes(chunk[:8], "little")
     return sealed((num_bytes - 8).to_bytes(8, "little") + chunk[8:start].ljust(num_bytes - 8)) + chunk[start:]
-
-
-def window_of_files(paths: Sequence[Path], spec: Spec) -> Window:
-    """Return a window of some chunk files."""
-    layout, maps, headers = WindowLayout(spec), [], []
-    for path in paths:
-        with opened(path) as fd:
-            headers.append(read_header(fd, path=path))
-            maps.append(ChunkMap(fd, headers[-1].size_bytes))
-    return Window(layout, maps, layout.places(headers))
 
 
 def read_arrays(path: Path | str) -> Arrays:
