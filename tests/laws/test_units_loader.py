@@ -169,13 +169,13 @@ def test_every_unit_comes_exactly_once_over_all_ranks(
         if not is_possible(kind, folder):
             return
         options = {"shuffle": shuffle, "window": window, "lanes": lanes, "remainder": remainder, **KINDS[kind]}
+        chunks = chunks_of(dataset, folder, options)
         steps, parts = set(), []
         for rank in range(world_size):
             with stoker.Loader(
                 dataset, global_batch_size=batch_size * lanes, rank=rank, world_size=world_size,
                 cache=Path(path) / "cache", num_threads=2, **options,
             ) as loader:  # fmt: skip
-                chunks = chunks_of(dataset, folder, loader)
                 batches = list(loader)
                 assert len(batches) == len(loader)
                 steps.add(len(batches))
@@ -230,6 +230,6 @@ def test_batches_across_many_windows_hold_the_units_of_an_epoch(kind, tmp_path):
     files = [([(int(rng.integers(4)), int(rng.integers(1, 9))) for _ in range(12)], 8) for _ in range(3)]
     dataset = write(tmp_path / "data", {"files": files, "chunk_size": 700, "is_filtered": False, "seed": 1})
     with stoker.Loader(dataset, batch_size=11, shuffle=True, window=1, lanes=11, **KINDS[kind]) as loader:
-        chunks = chunks_of(dataset, tmp_path / "data", loader)
+        chunks = chunks_of(dataset, tmp_path / "data", KINDS[kind])
         assert len(chunks) > 10
         check_epoch(kind, chunks, [unit for batch in loader for unit in units_in(kind, batch)])

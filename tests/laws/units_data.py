@@ -61,14 +61,15 @@ def write(folder: Path, drawn) -> stoker.Dataset:
     )
 
 
-def chunks_of(dataset: stoker.Dataset, folder: Path, loader: stoker.Loader) -> list[list[dict]]:
-    """Return the rows of every chunk as plain Python: which chunks there are is the loader's to say."""
+def chunks_of(dataset: stoker.Dataset, folder: Path, options) -> list[list[dict]]:
+    """Return the rows of every chunk as plain Python: which chunks a loader so made has is the data set's to say."""
+    order = options.get("sequence") or ("group_by" in options and stoker.NGram(length=1, keys=options["group_by"]))
     rows = []
     for file in sorted(folder.glob("*.parquet")):
         rows += pq.read_table(file).to_pylist()
     if dataset.filter is not None:
         rows = [row for row in rows if row["keep"]]
-    sizes = loader._opened.num_samples.tolist()
+    sizes = dataset.open(runs=order.rule if order else None).num_samples.tolist()
     assert sum(sizes) == len(rows)
     ends = list(itertools.accumulate(sizes, initial=0))
     return [rows[a:b] for a, b in itertools.pairwise(ends)]
