@@ -100,9 +100,9 @@ def test_batches_are_the_same_and_in_the_same_order_for_any_number_of_workers(pl
     dataset.close()
 
 
-def test_workers_that_are_spawned_give_the_same_batches(place, epochs):
-    loader = DataLoader(dataset_of(place), batch_size=None, num_workers=2, multiprocessing_context="spawn")
-    assert ids_of(loader) == epochs[0]
+def test_workers_that_are_spawned_give_the_same_batches(place, source, arrays):
+    loader = DataLoader(dataset_of(place, source), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    check_same(contents(loader), arrays[0])
 
 
 def test_persistent_workers_give_the_batches_of_arrays_and_hear_of_new_epochs(place, source, arrays):

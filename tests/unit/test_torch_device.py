@@ -16,12 +16,13 @@ from tests.strategies import arrays_in, check_samples, write_files
 
 torch = pytest.importorskip("torch")
 
-from tests.device import CudaStream, DeviceLoader, Stream
+from tests.device import DeviceLoader, Stream
 from torch.overrides import TorchFunctionMode
 
 import stoker
 from stoker import Deduplicated, Ragged
 from stoker.torch import TorchLoader
+from stoker.torch.cuda import CudaStream
 
 pytestmark = pytest.mark.torch
 
@@ -75,7 +76,8 @@ def test_buffers_come_back_once_their_copies_have_happened(dataset):
             stream.run()
             del batch
     assert len(stream.waits) == 52
-    assert stream.span_bytes < stream.num_bytes / 4  # of a few batches, not of 52
+    # Of those that are under way at a time (one in the loop, one ready, one being made) with the gaps between them.
+    assert stream.span_bytes <= 6 * stream.num_bytes / 52
 
 
 def test_all_fixed_width_fields_cross_in_one_copy(dataset):
@@ -104,6 +106,21 @@ def test_batches_that_are_ready_together_cross_as_one_and_each_stream_waits_for_
     waits = [(block, now) for block, now, _ in stream.waits]
     assert len(set(waits)) == len(waits) > len({block for block, _ in waits}) == stream.num_blocks
     assert {len(memory) for *_, memory in stream.waits} == {4}
+
+
+def test_an_empty_batch_crosses_among_others(dataset):
+    # Of the last row of 511 the first of three ranks has nothing.
+    options = OPTIONS | {"batch_size": 17, "rank": 0, "world_size": 3}
+    expected = batches(stoker.Loader(dataset, **options))
+    found, num_waits = [], []
+    with DeviceLoader(dataset, prefetch=24, num_threads=1, **options) as loader:
+        for batch in loader:
+            loader.stream.wait_for_blocks(4)
+            found.append(batch)
+            num_waits.append(len(loader.stream.waits))
+    assert [len(batch["id"]) for batch in expected] == [17] * 10 + [0]
+    check_same(contents(found), expected)
+    assert num_waits[-1] == num_waits[-2]  # it came with the one before it
 
 
 @pytest.mark.parametrize(
