@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import os
 import platform
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.processes import python
 
 from stoker.host import huge, machine
 from stoker.host.huge import HUGE_BYTES
@@ -80,6 +86,38 @@ def test_a_group_beyond_its_limit_has_nothing_left(group):
 def test_what_cannot_be_read_limits_nothing(group, tmp_path):
     assert group("jobs", cpu_max="nonsense\n", memory_max="100\n") == (None, None)
     assert group_limits(tmp_path / "not there", tmp_path / "all") == (None, None)
+
+
+OTHER_GROUP = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+static const char *instead(const char *path) {
+    if (!strcmp(path, "/proc/self/cgroup")) return getenv("OWN_GROUP");
+    return strcmp(path, "/sys/fs/cgroup/cpu.max") ? path : getenv("CPU_MAX");
+}
+#define OPEN(name) int name(const char *path, int flags, ...) { \\
+    va_list more; va_start(more, flags); int mode = va_arg(more, int); va_end(more); \\
+    return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name))(instead(path), flags, mode); }
+OPEN(open)
+OPEN(open64)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+@pytest.mark.parametrize(("quota", "limit"), [("50000", 0.5), ("999900000", math.inf), ("max", math.inf)])
+def test_a_process_gets_no_more_cores_than_its_groups_have(tmp_path, quota, limit):
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "max").write_text(f"{quota} 100000\n")
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", tmp_path / "other.so", "-", "-ldl"]
+    subprocess.run(command, input=OTHER_GROUP.encode(), check=True)
+    files = {"LD_PRELOAD": "other.so", "OWN_GROUP": "own", "CPU_MAX": "max"}
+    say = "from stoker.host import machine; print(machine.cores(), machine.num_cores())"
+    asked = python("-c", say, env={name: str(tmp_path / file) for name, file in files.items()}, stdout=subprocess.PIPE)
+    cores = min(float(len(os.sched_getaffinity(0))), limit)
+    assert asked.communicate()[0] == f"{cores} {math.ceil(cores)}\n"
 
 
 # ---------------------------------------------------------------------- memory
