@@ -101,6 +101,10 @@ class Files:
         """Give a file another name, at once, in place of what had it."""
         os.replace(name, new_name, src_dir_fd=source, dst_dir_fd=target)
 
+    def link(self, source: int, name: str, target: int, new_name: str) -> None:
+        """Give a file a second name, which nothing has so far."""
+        os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+
     def remove(self, folder: int, name: str) -> bool:
         """Remove a file, or a link itself, and return whether there was one."""
         try:
@@ -181,10 +185,15 @@ class Folder:
             raise CacheError(f"{self.path} {what}", path=self.path)
 
     def mark(self) -> None:
-        """Write the marker where there is none that can be read."""
+        """Write the marker where there is none that can be read: all of it at once, and never in place of another."""
         if self._version is None:
             content = json.dumps({"format": "stoker-cache", "version": FOLDER_VERSION}) + "\n"
-            self.write_small(self.root, _MARKER, content.encode())
+            with self._written_aside(_MARKER, content.encode()) as aside:
+                try:
+                    self.files.link(self.tmp, aside, self.root, _MARKER)
+                except OSError:  # something has its name; or the file system knows no second names
+                    if self._version is None:
+                        self.files.replace(self.tmp, aside, self.root, _MARKER)
 
     def _opened(self, name: str) -> int:
         """Return a descriptor of a folder in it, which is made if it is not there."""
@@ -273,6 +282,12 @@ class Folder:
 
     def write_small(self, folder: int, name: str, data: bytes) -> None:
         """Write a small file whole or not at all."""
+        with self._written_aside(name, data) as aside:
+            self.files.replace(self.tmp, aside, folder, name)
+
+    @contextlib.contextmanager
+    def _written_aside(self, name: str, data: bytes) -> Iterator[str]:
+        """Give the name of a file in `tmp`, which is removed at the end if it still has that."""
         aside = self.name_aside(name)
         fd = self.files.create(self.tmp, aside, mode=self.file_mode)
         try:
@@ -280,10 +295,9 @@ class Folder:
                 self.files.write(fd, data, offset=0)
             finally:
                 os.close(fd)
-            self.files.replace(self.tmp, aside, folder, name)
-        except BaseException:
+            yield aside
+        finally:
             self.files.remove(self.tmp, aside)
-            raise
 
     def renew(self, folder: int, name: str) -> None:
         """Set the times of a small file to now, if it is this user's and no name of something else."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import json
 import multiprocessing
 import os
 import signal
@@ -23,10 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.processes import in_threads
 from tests.unit.cache.chunk_files import read_arrays
-from tests.unit.cache.samples import SPEC, arrays_of, key, same_fields
+from tests.unit.cache.samples import SPEC, arrays_of, entry, key, same_fields
 from tests.unit.cache.transforms import waiting
 
-from stoker import CacheError
+from stoker import CacheError, CacheFullError, Spec
 from stoker._native import find_changed
 from stoker.cache.folder import Files, Folder, Locks
 from stoker.cache.format import Readahead
@@ -61,6 +62,46 @@ def locks(tmp_path):
 
 
 # ---------------------------------------------------------------------- the folder and its locks
+
+
+def test_a_new_cache_says_that_it_is_one_all_at_once_and_whoever_is_first_has_said_it(path):
+    marker, was_there, others, made = path / "stoker-cache.json", [], [], []
+
+    class Looking(Files):
+        def create(self, *names, **options):
+            was_there.append(marker.exists())
+            return super().create(*names, **options)
+
+        def link(self, *names):
+            was_there.append(marker.exists())
+            others.append(Store(path))  # comes first
+            made.append((marker.stat().st_ino, marker.read_text()))
+            super().link(*names)
+
+    with Store(path, files=Looking()):
+        assert made == [(marker.stat().st_ino, marker.read_text())]
+    assert not any(was_there)
+    assert json.loads(made[0][1]) == {"format": "stoker-cache", "version": 2}
+    assert marker.stat().st_nlink == 1
+    assert list((path / "tmp").iterdir()) == []
+    others[0].close()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_where_no_file_has_a_second_name_a_cache_is_marked_too_and_no_marker_replaced(path, is_first):
+    marker, made = path / "stoker-cache.json", []
+
+    class Without(Files):
+        def link(self, *names):
+            if not is_first:
+                Store(path).close()
+                made.append(marker.stat().st_ino)
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    Store(path, files=Without()).close()
+    assert json.loads(marker.read_text())["version"] == 2
+    assert is_first or made == [marker.stat().st_ino]
+    assert list((path / "tmp").iterdir()) == []
 
 
 def test_what_a_living_writer_writes_is_not_swept(path):
@@ -229,6 +270,28 @@ def test_room_is_found_ahead_and_only_a_full_disk_is_a_reason_not_to_write(tmp_p
         full = pytest.raises(OSError, match=os.strerror(errno.ENOSPC))
         with tempfile.TemporaryFile(dir="/dev/shm") as file, full:
             files.reserve(file.fileno(), 1 << 50)
+
+
+def test_a_full_disk_is_found_before_anything_of_a_large_file_is_written(path):
+    large, written = 20_000, []
+
+    class Full(Files):
+        def reserve(self, fd, size_bytes):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def write(self, fd, data, *, offset):
+            written.append(memoryview(data).nbytes)
+            super().write(fd, data, offset=offset)
+
+    with Store(path, files=Full()) as store:
+        put(store, 1)
+        assert store.size_of(key(1)) is not None
+        written.clear()
+        with pytest.raises(CacheFullError, match=r"disk.*full"):
+            store.publish(key(2), arrays_of(SPEC, large), SPEC, num_samples=large, must_be_kept=True)
+        assert {*written} == {8}  # how much the cache holds
+        assert not store.has(key(2))
+        assert list((path / "tmp").iterdir()) == []
 
 
 # ---------------------------------------------------------------------- chunks in memory
@@ -478,6 +541,17 @@ def test_a_mirror_that_fails_is_said_once_and_left_alone_for_longer_each_time(ho
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "cannot be read" in caplog.text
     assert "gone" in caplog.text
+
+
+def test_a_sound_chunk_with_other_samples_or_fields_is_not_taken(hosts):
+    hosts.filled()
+    second = hosts.store("b")
+    assert not second.fetch(key(1), SPEC, num_samples=N + 1)
+    assert not second.fetch(key(1), Spec((*SPEC, entry("more", "int8"))), num_samples=N)
+    assert not second.has(key(1))
+    assert second.counts()["num_mirror_failures"] == 2
+    assert second.fetch(key(1), None, num_samples=N)  # where nobody knows yet what a sample is
+    assert holds(second, 1)
 
 
 def test_a_mirror_that_says_nothing_is_given_up(hosts):
