@@ -10,18 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 from tests.strategies import sample_table
 from tests.unit.cache.chunk_files import content_of
+from tests.unit.cache.limits import file_sizes_limited_to
 
 import stoker
-from stoker import FieldError, FieldMismatchError, Ragged, TransformError
+from stoker import CacheError, FieldError, FieldMismatchError, Ragged, SourceError, TransformError
 from stoker.cli import main
-from stoker.testing import MemoryStorage, write_parquet
+from stoker.testing import FlakyStorage, MemoryStorage, write_parquet
 
 
-def lake(sizes=(100, 0, 64, 30), row_group_size=50):
-    storage = MemoryStorage()
-    first = 0
+def lake(sizes=(100, 0, 64, 30), row_group_size=50, *, storage=None, name="lake"):
+    storage, first = storage or MemoryStorage(), 0
     for i, size in enumerate(sizes):
-        write_parquet(storage, sample_table(size, first=first), url=f"lake/{i}.parquet", row_group_size=row_group_size)
+        table = sample_table(size, first=first)
+        write_parquet(storage, table, url=f"{name}/{i}.parquet", row_group_size=row_group_size)
         first += size
     return storage
 
@@ -202,13 +203,21 @@ class Late:
 
 
 @pytest.mark.parametrize("is_tight", [False, True])
-def test_more_are_fetched_at_once_from_a_store_that_answers_late_where_there_is_room_for_them(tmp_path, is_tight):
+@pytest.mark.parametrize("has_small", [False, True], ids=["one", "mixture"])
+def test_more_are_fetched_at_once_from_a_store_that_answers_late_where_there_is_room_for_them(
+    tmp_path, is_tight, has_small
+):
     late = Late(lake((50,) * 60), 0.1)  # far longer than it takes to compute, on a busy machine, too
     dataset = stoker.Dataset("lake/", storage=late)
+    if has_small:  # of which there is room for all, always
+        lake((5,), storage=late.inner, name="small")
+        dataset = stoker.Mixture({"small": stoker.Dataset("small/", storage=late), "large": dataset})
     options = {"batch_size": 60, "shuffle": True, "window": 60, "num_threads": 1, "cache": tmp_path / "cache"}
     with stoker.Loader(dataset, cache_limit=100_000 if is_tight else "1GB", **options) as loader:
         late.most_waiting = 0
-        assert sorted(values_of(loader, "id")) == list(range(3000))
+        ids = values_of(loader, "id")
+        assert has_small or sorted(ids) == list(range(3000))
+        assert {*ids} == {*range(3000)}
     # One that computes, and the six beside it.
     assert (late.most_waiting <= 7) == is_tight
 
@@ -260,6 +269,46 @@ def test_what_a_transform_may_not_do_names_the_fragment(tmp_path, make, error, m
     assert list((tmp_path / "cache" / "tmp").iterdir()) == []
 
 
+def test_a_source_that_fails_names_stage_and_fragment(tmp_path):
+    storage = lake()
+    with loader_of(storage, tmp_path / "cache") as loader:
+        list(loader)
+    for path in (tmp_path / "cache" / "chunks").iterdir():
+        path.unlink()
+    failing = FlakyStorage(storage, every=1, error=lambda: PermissionError("not today"))
+    with pytest.raises(SourceError, match="not today") as caught:
+        loader_of(failing, tmp_path / "cache")
+    assert caught.value.__notes__ == ["while reading lake/0.parquet row group 0"]
+
+
+def test_where_parts_cannot_be_published_nothing_is_left_and_the_next_try_has_all_threads(tmp_path):
+    storage = lake(sizes=(3000,), row_group_size=3000)
+    with loader_of(storage, tmp_path / "cache", chunk_size=20_000, num_threads=2) as loader:
+        for _ in range(3):  # more often than there are permits to compute
+            with file_sizes_limited_to(10_000), pytest.raises(CacheError, match="cannot be written to") as caught:
+                list(loader)
+            assert any("while publishing lake/0.parquet row group 0" in note for note in caught.value.__notes__)
+            assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+            assert list((tmp_path / "cache" / "chunks").iterdir()) == []
+        assert values_of(loader, "id") == list(range(3000))
+
+
+def test_after_transforms_that_failed_all_threads_may_compute_again(tmp_path):
+    left = [3]  # more often than there are permits to compute
+
+    def fails_at_first(table):
+        if table["id"][0].as_py() and left[0]:
+            left[0] -= 1
+            raise RuntimeError("not yet")
+        return table
+
+    with loader_of(lake(), tmp_path / "cache", transform=fails_at_first, num_threads=2) as loader:
+        while left[0]:
+            with pytest.raises(TransformError, match="not yet"):
+                list(loader)
+        assert values_of(loader, "id") == list(range(194))
+
+
 def lists(num, *, levels=1):
     values = np.zeros(num, np.uint8)
     for _ in range(levels):
@@ -304,9 +353,10 @@ def test_a_result_that_differs_from_the_first_names_fragment_and_field_and_is_no
 
     with (
         loader_of(lake(), tmp_path / "cache", transform=make) as loader,
-        pytest.raises(FieldMismatchError, match=rf"lake/0\.parquet row group 1: .*{reason}.*The first chunk"),
+        pytest.raises(FieldMismatchError, match=rf"lake/0\.parquet row group 1: .*{reason}.*The first chunk") as caught,
     ):
         list(loader)
+    assert "while publishing lake/0.parquet row group 1" in caught.value.__notes__
     (path,) = (tmp_path / "cache" / "chunks").iterdir()
     assert content_of(path)[0]["about"]["row_groups"] == [0, 0]
     assert list((tmp_path / "cache" / "tmp").iterdir()) == []
@@ -329,5 +379,6 @@ def test_a_value_that_does_not_fit_names_its_row_wherever_it_lies_in_the_table(t
 
     narrow = {"x": stoker.Field("float32", storage_dtype="float16")}
     dataset = stoker.Dataset(tmp_path / "a.parquet", fields=narrow, transform=in_pieces, transform_version="1")
-    with pytest.raises(FieldError, match=r"row 45123, counted from 0"):
+    with pytest.raises(FieldError, match=r"row 45123, counted from 0") as caught:
         stoker.Loader(dataset, batch_size=10, cache=tmp_path / "cache")
+    assert f"while converting {tmp_path}/a.parquet row group 0" in caught.value.__notes__

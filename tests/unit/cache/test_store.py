@@ -3,15 +3,15 @@
 import errno
 import json
 import os
-import resource
 import subprocess
 import sys
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.processes import in_threads
+from tests.unit.cache.limits import file_sizes_limited_to
 from xxhash import xxh3_64_hexdigest
 
 import stoker
@@ -196,16 +196,6 @@ def test_a_lower_limit_takes_effect_when_the_data_set_is_opened_by_nobody_else(c
         assert num_chunks(cache) == 6
     loader_of(lake("abcdef"), cache, cache_limit=4 * size).close()
     assert num_chunks(cache) == 4
-
-
-@contextmanager
-def file_sizes_limited_to(num_bytes):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_limit_of_file_sizes_is_named_with_the_way_out(cache, tmp_path):
