@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.processes import wait_until
 from tests.strategies import write_files
 from tests.unit.cache.chunk_files import with_longer_header
 
@@ -28,9 +29,9 @@ class Hosts:
         dataset = stoker.Dataset(self.data, chunk_size="1kB")
         with stoker.Loader(dataset, batch_size=20, num_threads=1, cache=cache) as loader:
             assert [x for batch in loader for x in batch["id"].tolist()] == list(range(NUM_ROWS))
-            while (stats := loader.stats()).num_uploaded < stats.num_built and has_mirror:
-                pass
-        return stats
+            if has_mirror:
+                wait_until(lambda: loader.stats().num_uploaded >= loader.stats().num_built)
+            return loader.stats()
 
     def warm(self, host, capsys):
         """Have the chunks of a host uploaded by the command, and return what it says."""

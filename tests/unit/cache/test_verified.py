@@ -96,6 +96,16 @@ def test_whatever_touches_the_file_makes_its_note_wrong(dataset, cache, touch):
     assert load(dataset, first_met(cache)) == (ROWS, 1)
 
 
+def test_whatever_is_left_of_a_file_is_found_damaged_and_built_anew(dataset, cache):
+    path = chunk_of(cache)
+    data = path.read_bytes()
+    cut = [data[:num] for num in {*range(0, len(data), 97), 1, 7, 8, 9, len(data) - 1}]
+    for left in [*cut, bytes(len(data)), b"PAR1", b"PAR1" + data[4:-4] + b"PAR1"]:
+        path.write_bytes(left)
+        assert load(dataset, cache) == (ROWS, 1), left[:20]
+        assert path.read_bytes() == data
+
+
 @pytest.mark.parametrize("touch", [rewrite, lengthen, replace])
 def test_a_process_that_has_opened_the_file_looks_again_once_it_was_touched(dataset, cache, touch):
     touch(chunk_of(cache))

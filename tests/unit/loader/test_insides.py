@@ -82,6 +82,21 @@ def test_what_interrupts_a_caller_who_makes_several_batches_does_so_at_once():
             queue.get()  # 2 is made, but nobody waits for it any more
 
 
+@pytest.mark.parametrize("depth", [0, 8])
+def test_what_fails_of_several_batches_made_together_comes_behind_those_before_it(depth):
+    def make(first, num_wanted):
+        for i in range(first, first + num_wanted):
+            if i == 3:
+                raise ValueError("of batch 3")
+            yield i, 1
+
+    options = {"depth": depth, "num_threads": 1, "max_together": 4, "waiting": nullcontext}
+    with closing(ReadyQueue(make, num_results=12, **options)) as queue:
+        assert [queue.get() for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
+        with pytest.raises(ValueError, match="of batch 3"):
+            queue.get()
+
+
 # ---------------------------------------------------------------------- threads that build from a local disk
 
 NUM_THREADS = 4
