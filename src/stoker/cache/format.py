@@ -234,11 +234,18 @@ def read_header(fd: int, *, path: Path, file_bytes: int | None = None) -> ChunkH
     Bytes of arrays are not looked at: `check_arrays` does that.
     """
     file_bytes = os.fstat(fd).st_size if file_bytes is None else file_bytes
-    head = os.pread(fd, _FIRST_READ_BYTES, 0)
+    head = _read_on(fd, b"", min(_FIRST_READ_BYTES, file_bytes))
     num_bytes = 8 + int.from_bytes(head[:8], "little")
-    if len(head) < num_bytes <= min(file_bytes, MAX_HEADER_BYTES):
-        head += os.pread(fd, num_bytes - len(head), len(head))
+    if num_bytes <= min(file_bytes, MAX_HEADER_BYTES):
+        head = _read_on(fd, head, num_bytes)
     return parse_header(head, path=path, file_bytes=file_bytes)
+
+
+def _read_on(fd: int, head: bytes, num_bytes: int) -> bytes:
+    """Return the first bytes of a file, of which some are read: as many as asked for, unless it ends before."""
+    while len(head) < num_bytes and (more := os.pread(fd, num_bytes - len(head), len(head))):
+        head += more
+    return head
 
 
 def parse_header(head: bytes, *, path: Path, file_bytes: int) -> ChunkHeader:
