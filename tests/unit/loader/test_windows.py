@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -92,15 +94,30 @@ def test_chunks_are_built_window_by_window(tmp_path):
     assert [windows[chunk] for chunk in built] == sorted(windows[chunk] for chunk in built)
 
 
+def nothing_is_to_be_built():
+    """Return whether each thread that builds waits until there is something to build, and no window is being opened."""
+    frames, threads = sys._current_frames(), threading.enumerate()
+    if any(one.name == "stoker-window" for one in threads):
+        return False
+    builders = [frames[one.ident] for one in threads if one.name.startswith("stoker-build")]
+    calls = [[frame.f_code.co_name for frame, _ in traceback.walk_stack(one)][:2] for one in builders]
+    return len(calls) > 0 and all(names == ["wait", "_claim"] for names in calls)
+
+
 @pytest.mark.parametrize(("limit", "num_built"), [("600kB", 4), (None, 6)], ids=["tight", "roomy"])
-def test_one_that_builds_goes_on_two_windows_ahead_or_one_where_the_cache_is_tight(tmp_path, limit, num_built):
+@pytest.mark.parametrize("is_mixture", [False, True], ids=["one", "mixture"])
+def test_one_that_builds_goes_on_two_windows_ahead_or_one_where_the_cache_is_tight(
+    tmp_path, limit, num_built, is_mixture
+):
     dataset = dataset_of(tmp_path / "a.parquet", 12, rows=2000)
+    if is_mixture:  # with a small one, for which there is room enough
+        dataset = Mixture({"small": dataset_of(tmp_path / "b.parquet", 1), "large": dataset})
+        num_built += 1
     options = {"batch_size": 1000, "window": 2, "cache": tmp_path / "cache", "cache_limit": limit}
     with Loader(dataset, **options, **ONE_BY_ONE) as loader:
         batches = iter(loader)
         next(batches)
-        wait_until(lambda: loader.stats().num_built == num_built)
-        loader.close()
+        wait_until(nothing_is_to_be_built)
         assert loader.stats().num_built == num_built
 
 
