@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
 @pytest.mark.parametrize(
     ("step", "errors"),
-    [(61, ERRORS), *(pytest.param(1, (e,), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]) for e in ERRORS)],
+    [(31, ERRORS), *(pytest.param(1, (e,), marks=[pytest.mark.slow, pytest.mark.timeout(1000)]) for e in ERRORS)],
     ids=str,
 )
 def test_a_disk_that_fails_at_any_write_costs_no_row_and_leaves_nothing_behind(tmp_path, step, errors):
