@@ -94,14 +94,16 @@ def test_chunks_are_built_window_by_window(tmp_path):
     assert [windows[chunk] for chunk in built] == sorted(windows[chunk] for chunk in built)
 
 
+def num_building():
+    """Return how many of the threads that build do not wait until there is something to build."""
+    frames = sys._current_frames()
+    builders = [frames.get(one.ident) for one in threading.enumerate() if one.name.startswith("stoker-build")]
+    calls = [[frame.f_code.co_name for frame, _ in traceback.walk_stack(one)][:2] for one in builders if one]
+    return len(builders) - calls.count(["wait", "_claim"])
+
+
 def nothing_is_to_be_built():
-    """Return whether each thread that builds waits until there is something to build, and no window is being opened."""
-    frames, threads = sys._current_frames(), threading.enumerate()
-    if any(one.name == "stoker-window" for one in threads):
-        return False
-    builders = [frames[one.ident] for one in threads if one.name.startswith("stoker-build")]
-    calls = [[frame.f_code.co_name for frame, _ in traceback.walk_stack(one)][:2] for one in builders]
-    return len(calls) > 0 and all(names == ["wait", "_claim"] for names in calls)
+    return not any(one.name == "stoker-window" for one in threading.enumerate()) and num_building() == 0
 
 
 @pytest.mark.parametrize(("limit", "num_built"), [("600kB", 4), (None, 6)], ids=["tight", "roomy"])
@@ -119,6 +121,36 @@ def test_one_that_builds_goes_on_two_windows_ahead_or_one_where_the_cache_is_tig
         next(batches)
         wait_until(nothing_is_to_be_built)
         assert loader.stats().num_built == num_built
+
+
+@pytest.mark.parametrize("limit", ["600kB", None], ids=["tight", "roomy"])
+@pytest.mark.parametrize("is_mixture", [False, True], ids=["one", "mixture"])
+def test_while_a_chunk_is_waited_for_few_others_are_built_where_the_cache_is_tight(tmp_path, limit, is_mixture):
+    begun, go_on = [], threading.Event()
+
+    def hold_the_second(table):
+        begun.append(table["id"][0].as_py())
+        assert begun[-1] != 2000 or go_on.wait(60)
+        return table
+
+    path = tmp_path / "a.parquet"
+    dataset_of(path, 12, rows=2000)
+    dataset = Dataset(path, chunk_size=16 * 2000, transform=hold_the_second, transform_version="1")
+    if is_mixture:  # with a small one, for which there is room enough
+        dataset = Mixture({"small": dataset_of(tmp_path / "b.parquet", 1), "large": dataset})
+    options = {"batch_size": 1000, "window": 12, "cache": tmp_path / "cache", "cache_limit": limit}
+    with Loader(dataset, **options, **ONE_BY_ONE | {"num_threads": 2}) as loader:
+        loading = threading.Thread(target=next, args=(iter(loader),))
+        loading.start()
+        try:
+            if limit is None:
+                wait_until(lambda: len(begun) == 12)
+            else:  # the first two, as many more as there are threads, and one that was begun meanwhile
+                wait_until(lambda: len(begun) >= 4 and num_building() == 1)
+                assert len(begun) <= 5
+        finally:
+            go_on.set()
+            loading.join()
 
 
 def test_no_thread_builds_where_nothing_is_missing(tmp_path):
