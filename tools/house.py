@@ -268,7 +268,7 @@ def _insides(file: File) -> Iterator[str]:
         elif (
             isinstance(node, ast.Attribute)
             and re.match(r"_[a-z]", node.attr)
-            and getattr(node.value, "id", "") not in ("self", "os")  # os._exit is the system's
+            and getattr(node.value, "id", "") not in ("self", "os", "sys")  # os._exit and the like are Python's
         ):
             yield node.attr
 
