@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,19 @@ def check_samples(batch) -> None:
     np.testing.assert_array_equal(values, np.repeat(ids, ids % 5) * 10)
     expected = [f"w{i % 7}" * (i % 3) for i in ids]
     assert [np.asarray(word).tobytes().decode() for word in batch["word"]] == expected
+
+
+def nested_table(num_rows: int) -> pa.Table:
+    """Return rows of numbers, texts with nulls, lists, structs and bytes of one length: a leaf of each kind."""
+    return pa.table(
+        {
+            "a": range(num_rows),
+            "s": [None if i % 7 == 0 else str(i % 5) for i in range(num_rows)],
+            "l": [[i] * (i % 3) for i in range(num_rows)],
+            "u": [{"x": float(i), "y": i % 2 == 0} for i in range(num_rows)],
+            "f": pa.array([b"12345"] * num_rows, pa.binary(5)),
+        }
+    )
 
 
 def write_files(folder: Path, sizes: list[int], *, row_group_size: int = 64) -> Path:

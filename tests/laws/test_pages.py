@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import examples
+from tests.strategies import examples, nested_table
 
 from stoker import Dataset
 from stoker._native import Column, ColumnReader, can_decompress, read_footer
@@ -430,17 +430,7 @@ def test_columns_of_real_files_are_what_pyarrow_makes_of_them(shared_data):
     [{}, {"write_page_index": True}, {"use_dictionary": False}, {"write_statistics": False}, {"version": "1.0"}],
 )
 def test_the_numbers_of_a_footer_are_those_that_pyarrow_reads(options):
-    num_rows = 100
-    table = pa.table(
-        {
-            "a": range(num_rows),
-            "s": [None if i % 7 == 0 else str(i % 5) for i in range(num_rows)],
-            "l": [[i] * (i % 3) for i in range(num_rows)],
-            "u": [{"x": float(i), "y": i % 2 == 0} for i in range(num_rows)],
-            "f": pa.array([b"12345"] * num_rows, pa.binary(5)),
-        }
-    )
-    content, metadata = written(table, row_group_size=30, compression="zstd", **options)
+    content, metadata = written(nested_table(100), row_group_size=30, compression="zstd", **options)
     groups, chunks = numbers_of(content, metadata)
     for g in range(metadata.num_row_groups):
         group = metadata.row_group(g)

@@ -330,8 +330,7 @@ def passes(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
             acero.Declaration("project", acero.ProjectNodeOptions([expression], ["passes"])),
         ]
     )
-    # One thread: rows stay in their order, and the caller brings the threads. No test can tell: pyarrow 26 kept it with
-    # threads, too, ten times of ten for batches of any length and cost; no page of its promises that for all versions.
+    # One thread: rows stay in their order, which pyarrow promises of no more, and the caller brings the threads.
     mask = plan.to_table(use_threads=False).column(0)
     if not pa.types.is_boolean(mask.type):
         raise ValueError(f"filters: {expression} gives {mask.type}, not true or false")

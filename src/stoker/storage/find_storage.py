@@ -113,7 +113,12 @@ class FsspecStorage:
     )
 
     def __init__(self, filesystem: Any, *, root_url: str, answer_s: float = _ANSWER_S) -> None:
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
         self._filesystem, self._root_url, self._answer_s = filesystem, root_url, answer_s
+        # Of pyarrow's file systems, such as Hadoop's, fsspec opens a file that is read from its beginning as a stream,
+        # and then asks where in it it is, which streams do not tell.
+        self._read_options = {"seekable": True} if isinstance(filesystem, ArrowFSWrapper) else {}
 
     def list(self, url: str) -> list[ObjectInfo]:
         """Return every object under `url`."""
@@ -130,12 +135,8 @@ class FsspecStorage:
 
     def read(self, url: str, offset: int, num_bytes: int) -> BytesLike:
         """Return `num_bytes` of the object `url` from `offset` on."""
-        from fsspec.implementations.arrow import ArrowFSWrapper
-
-        # Of pyarrow's file systems, such as Hadoop's, fsspec opens a file that is read from its beginning as a stream,
-        # and then asks where in it it is, which streams do not tell.
-        more = {"seekable": True} if isinstance(self._filesystem, ArrowFSWrapper) else {}
-        read = partial(self._filesystem.cat_file, self._path(url), start=offset, end=offset + num_bytes, **more)
+        options = {"start": offset, "end": offset + num_bytes, **self._read_options}
+        read = partial(self._filesystem.cat_file, self._path(url), **options)
         data: bytes = within(2 * self._answer_s + num_bytes * _BYTE_S, read)
         if len(data) > 2 * num_bytes:
             raise SourceError(

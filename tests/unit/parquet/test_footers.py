@@ -4,28 +4,18 @@ import contextlib
 import io
 import random
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.delivered import read
-from tests.strategies import write_files
+from tests.strategies import nested_table, write_files
 
 from stoker import Dataset, SourceCorruptError, SourceError, StokerError
 from stoker.testing import MemoryStorage, write_parquet
 
 
 def written(*, num_rows=100, row_group_size=30, **options):
-    table = pa.table(
-        {
-            "a": range(num_rows),
-            "s": [None if i % 7 == 0 else str(i % 5) for i in range(num_rows)],
-            "l": [[i] * (i % 3) for i in range(num_rows)],
-            "u": [{"x": float(i), "y": i % 2 == 0} for i in range(num_rows)],
-            "f": pa.array([b"12345"] * num_rows, pa.binary(5)),
-        }
-    )
     sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=row_group_size, **options)
+    pq.write_table(nested_table(num_rows), sink, row_group_size=row_group_size, **options)
     return sink.getvalue()
 
 
